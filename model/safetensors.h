@@ -1,0 +1,64 @@
+// safetensors files, read by memory map and written whole or not at all. No torch: bytes and shapes.
+// Format: u64 little-endian header length, JSON header {name: {dtype, shape, data_offsets}}, data (huggingface/safetensors README).
+#ifndef MILLRACE_MODEL_SAFETENSORS_H_
+#define MILLRACE_MODEL_SAFETENSORS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/files.h"
+
+namespace millrace {
+
+struct TensorView {
+  std::string dtype;                  // F32, BF16, F16, I64, ...
+  std::vector<int64_t> shape;
+  absl::Span<const std::byte> bytes;  // into the map
+};
+
+class SafetensorsReader {
+ public:
+  // Every header entry is checked (offsets inside the file, no overlap or hole, size = shape x dtype) before anything is served.
+  static absl::StatusOr<SafetensorsReader> Open(const std::string& path);
+  const std::map<std::string, TensorView>& tensors() const { return tensors_; }
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  // NOT_FOUND names the tensor and the file.
+  absl::StatusOr<TensorView> Get(const std::string& name) const;
+
+ private:
+  std::string path_;
+  MappedFile file_;
+  std::map<std::string, TensorView> tensors_;
+  std::map<std::string, std::string> metadata_;
+};
+
+// A model folder: model.safetensors, or the shards that model.safetensors.index.json names (all must be there).
+class CheckpointReader {
+ public:
+  static absl::StatusOr<CheckpointReader> Open(const std::string& dir);
+  absl::StatusOr<TensorView> Get(const std::string& name) const;
+  std::vector<std::string> Names() const;
+
+ private:
+  std::vector<SafetensorsReader> files_;
+  std::map<std::string, size_t> where_;
+  std::string dir_;
+};
+
+// Writes atomically, tensors in name order, header padded to 8 bytes, metadata {"format":"pt"} plus `metadata`.
+absl::Status WriteSafetensors(const std::string& path, const std::map<std::string, TensorView>& tensors,
+                              const std::map<std::string, std::string>& metadata = {});
+
+int64_t DtypeSize(const std::string& dtype);  // bytes; 0 = unknown
+// Converts n elements of F32/BF16/F16 to float32.
+absl::Status ConvertToFloat32(const TensorView& tensor, absl::Span<float> out);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_MODEL_SAFETENSORS_H_
