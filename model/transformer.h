@@ -17,6 +17,7 @@
 #include "absl/types/span.h"
 #include "model/kv_cache.h"
 #include "model/model_config.h"
+#include "model/weights.h"
 
 namespace millrace {
 
@@ -36,7 +37,8 @@ struct PackedBatch {
 
 struct NamedParameter {
   std::string name;                   // HF name
-  at::Tensor tensor;                  // requires_grad leaf on the model's device
+  at::Tensor tensor;                  // view of flat_parameters()
+  at::Tensor grad;                    // view of flat_gradients(); undefined until that was asked for
 };
 
 // What one decode or prefill step computes: for each sequence some new tokens whose K/V are written to its cache.
@@ -57,8 +59,13 @@ class Transformer {
 
   const ModelConfig& config() const;
   at::Device device() const;
-  // In the order of ParameterShapes(config).
+  // In the order of ParameterShapes(config). All parameters live in one flat fp32 tensor, and their gradients in another; these are views of
+  // the two, so an optimizer step, a publish and a weight swap are each one pass over contiguous memory.
   const std::vector<NamedParameter>& parameters() const;
+  at::Tensor flat_parameters() const;  // (P)
+  at::Tensor flat_gradients();         // (P); zeros at first; backward of Forward() and SelectedLogprobs() adds to it. Allocated on first use.
+  void ZeroGradients();
+  const ModelWeights& weights() const;
   at::Tensor lm_head() const;         // (V, H); the embedding when tied
 
   // Training forward: hidden states after the final norm, (T, H), with autograd when grad mode is on.
