@@ -1,5 +1,6 @@
-// The door to the buffer for rollout servers and the learner. Thread-safe. Calls block up to their deadline; transport errors are
-// retried with back-off inside it (all calls are idempotent), so a restarted buffer is invisible but for the time it takes.
+// The door to the buffer for rollout servers and the learner. Thread-safe. Calls block up to their
+// deadline; transport errors are retried with back-off inside it (all calls are idempotent), so a
+// restarted buffer is invisible but for the time it takes.
 #ifndef MILLRACE_BUFFER_BUFFER_CLIENT_H_
 #define MILLRACE_BUFFER_BUFFER_CLIENT_H_
 
@@ -38,12 +39,12 @@ struct LeaseName {
 struct LeaseResult {
   std::vector<GroupLease> leases;  // empty: see waiting_for
   std::string waiting_for;
-  bool finished = false;           // the run needs no more groups
+  bool finished = false;  // the run needs no more groups
 };
 
 struct RenewResult {
   std::vector<LeaseName> lost;
-  absl::Time deadline;             // of the others
+  absl::Time deadline;  // of the others
 };
 
 enum class PushOutcome { kStored, kDuplicate, kRefused };
@@ -79,10 +80,10 @@ struct BufferStats {
 class BufferClient {
  public:
   struct Options {
-    std::string address;                             // host:port
+    std::string address;  // host:port
     std::string run;
-    std::string server;                              // caller's name
-    absl::Duration retry_for = absl::Seconds(60);    // how long an unreachable buffer is retried
+    std::string server;                            // caller's name
+    absl::Duration retry_for = absl::Seconds(60);  // how long an unreachable buffer is retried
   };
   explicit BufferClient(Options options);
   ~BufferClient();
@@ -91,10 +92,12 @@ class BufferClient {
   absl::StatusOr<RenewResult> Renew(const std::vector<LeaseName>& leases);
   absl::Status Release(const std::vector<LeaseName>& leases);
 
-  // Called once for each Push, from a thread of the client, with no lock held. An error means: not confirmed after retry_for.
-  using PushCallback = std::function<void(absl::StatusOr<PushOutcome> outcome, const std::string& reason)>;
-  // Sends without waiting for the confirmation; resends what was not confirmed when the stream breaks. Blocks while 256
-  // trajectories are unconfirmed.
+  // Called once for each Push, from a thread of the client, with no lock held. An error means: not
+  // confirmed after retry_for.
+  using PushCallback =
+      std::function<void(absl::StatusOr<PushOutcome> outcome, const std::string& reason)>;
+  // Sends without waiting for the confirmation; resends what was not confirmed when the stream
+  // breaks. Blocks while 256 trajectories are unconfirmed.
   void Push(Trajectory trajectory, PushCallback done);
   // Waits until everything pushed so far is confirmed. DEADLINE_EXCEEDED says how many are not.
   absl::Status FlushPushes(absl::Duration timeout);

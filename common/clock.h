@@ -13,7 +13,8 @@ class Clock {
   virtual ~Clock() = default;
   // Wall time; never goes back within a process (a monotonic clock anchored at start).
   virtual absl::Time Now() = 0;
-  // Waits on `cond` (guarded by `mu`, held) until it is true or `deadline` passes; returns whether it is true.
+  // Waits on `cond` (guarded by `mu`, held) until it is true or `deadline` passes; returns whether
+  // it is true.
   virtual bool AwaitWithDeadline(absl::Mutex* mu, const absl::Condition& cond, absl::Time deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) = 0;
   static Clock* Real();  // never deleted

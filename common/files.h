@@ -1,4 +1,5 @@
-// File helpers whose writes are whole or absent. Errors name the path and errno's text. Thread-safe.
+// File helpers whose writes are whole or absent. Errors name the path and errno's text.
+// Thread-safe.
 #ifndef MILLRACE_COMMON_FILES_H_
 #define MILLRACE_COMMON_FILES_H_
 
@@ -17,7 +18,8 @@ absl::StatusOr<std::string> ReadFile(const std::string& path);
 // Writes path + ".part", syncs, renames, syncs the folder.
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view contents);
 // As above with several pieces written one after another (no copy into one string).
-absl::Status WriteFileAtomically(const std::string& path, absl::Span<const absl::string_view> pieces);
+absl::Status WriteFileAtomically(const std::string& path,
+                                 absl::Span<const absl::string_view> pieces);
 // mkdir -p.
 absl::Status MakeDirectories(const std::string& path);
 // OK when `path` is, or can be made, a folder that this process can create files in.

@@ -1,4 +1,5 @@
-// gRPC plumbing: status conversion, servers that say which port was taken, channels with our limits.
+// gRPC plumbing: status conversion, servers that say which port was taken, channels with our
+// limits.
 #ifndef MILLRACE_COMMON_GRPC_UTIL_H_
 #define MILLRACE_COMMON_GRPC_UTIL_H_
 
@@ -17,10 +18,12 @@ namespace millrace {
 inline constexpr int kMaxMessageBytes = 64 << 20;
 
 grpc::Status ToGrpc(const absl::Status& status);
-// Codes go over one to one; `what` (e.g. "Lease on buffer at host:7001") heads the message of an error.
+// Codes go over one to one; `what` (e.g. "Lease on buffer at host:7001") heads the message of an
+// error.
 absl::Status FromGrpc(const grpc::Status& status, const std::string& what);
 
-// True for errors that a retry may cure (UNAVAILABLE, DEADLINE_EXCEEDED, ABORTED, RESOURCE_EXHAUSTED of flow control).
+// True for errors that a retry may cure (UNAVAILABLE, DEADLINE_EXCEEDED, ABORTED,
+// RESOURCE_EXHAUSTED of flow control).
 bool IsRetryable(const absl::Status& status);
 
 // A running server and its port.
@@ -28,7 +31,8 @@ struct RunningServer {
   std::unique_ptr<grpc::Server> server;
   int port = 0;
 };
-// Starts the given services on `address` ("host:port", port 0 = any). ALREADY_EXISTS naming the address when it is taken.
+// Starts the given services on `address` ("host:port", port 0 = any). ALREADY_EXISTS naming the
+// address when it is taken.
 absl::StatusOr<RunningServer> StartGrpcServer(const std::string& address,
                                               const std::vector<grpc::Service*>& services);
 

@@ -1,5 +1,6 @@
-// The small HTTP server of every process: GET /metrics, GET /healthz, and whatever handlers are added. (prometheus-cpp's own
-// exposer cannot start in a process that links CUDA LibTorch.) Thread-safe after Start().
+// The small HTTP server of every process: GET /metrics, GET /healthz, and whatever handlers are
+// added. (prometheus-cpp's own exposer cannot start in a process that links CUDA LibTorch.)
+// Thread-safe after Start().
 #ifndef MILLRACE_COMMON_HTTP_SERVER_H_
 #define MILLRACE_COMMON_HTTP_SERVER_H_
 
@@ -22,7 +23,8 @@ class HttpServer {
     // Called before /metrics is serialised, to bring sampled gauges up to date.
     std::function<void()> before_scrape;
   };
-  // Binds and serves. ALREADY_EXISTS naming host and port when the port is taken. `metrics` must outlive the server.
+  // Binds and serves. ALREADY_EXISTS naming host and port when the port is taken. `metrics` must
+  // outlive the server.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(Options options, Metrics* metrics);
   ~HttpServer();  // stops and joins
   int port() const;

@@ -1,11 +1,12 @@
-// Prometheus metrics of one process. A registry is made by main() and passed down; nothing is global. Thread-safe.
+// Prometheus metrics of one process. A registry is made by main() and passed down; nothing is
+// global. Thread-safe.
 //
 //   Metrics metrics({{"role", "buffer"}});
-//   Counter& pushes = metrics.AddCounter("millrace_buffer_pushes_total", "Trajectories stored.", {{"result", "stored"}});
-//   pushes.Increment();
+//   Counter& pushes = metrics.AddCounter("millrace_buffer_pushes_total", "Trajectories stored.",
+//   {{"result", "stored"}}); pushes.Increment();
 //
-// Names: millrace_<folder>_<what>_<unit>, counters end in _total. docs/metrics.md lists them all. The same (name, labels) given
-// twice returns the same object.
+// Names: millrace_<folder>_<what>_<unit>, counters end in _total. docs/metrics.md lists them all.
+// The same (name, labels) given twice returns the same object.
 #ifndef MILLRACE_COMMON_METRICS_H_
 #define MILLRACE_COMMON_METRICS_H_
 
@@ -38,7 +39,7 @@ class Metrics {
   // Text exposition format 0.0.4.
   std::string Serialize() const;
 
-  static std::vector<double> SecondsBuckets();  // 1 ms .. 300 s
+  static std::vector<double> SecondsBuckets();    // 1 ms .. 300 s
   static std::vector<double> StalenessBuckets();  // 0, 1, 2, 3, 4, 6, 8, 16 versions
 
  private:
@@ -47,7 +48,8 @@ class Metrics {
 };
 
 // Where a role's wall time goes: exactly one state at a time, exported as
-// millrace_<role>_time_seconds_total{state="..."} . For one thread's main loop; Enter() may be called from any thread.
+// millrace_<role>_time_seconds_total{state="..."} . For one thread's main loop; Enter() may be
+// called from any thread.
 class TimeSplit {
  public:
   TimeSplit(Metrics* metrics, const std::string& role);

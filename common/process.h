@@ -1,12 +1,16 @@
-// What every role's main() does alike: flags, config, logging, signals, the endpoint file, /metrics.
+// What every role's main() does alike: flags, config, logging, signals, the endpoint file,
+// /metrics.
 //
 //   int main(int argc, char** argv) {
-//     return millrace::RunRole(argc, argv, "buffer", [](millrace::Role& role) -> absl::Status { ... });
+//     return millrace::RunRole(argc, argv, "buffer", [](millrace::Role& role) -> absl::Status { ...
+//     });
 //   }
 //
-// Flags of every role: --config FILE, --set a.b=c (repeatable), --name NAME, --run-dir DIR, --listen HOST:PORT,
-// --advertise HOST (address others reach it under; default 127.0.0.1), --metrics-port N, --buffer HOST:PORT, --sync HOST:PORT.
-// Returns 0 when the body returns OK, 1 with the error on stderr otherwise, 2 for bad flags or config.
+// Flags of every role: --config FILE, --set a.b=c (repeatable), --name NAME, --run-dir DIR,
+// --listen HOST:PORT,
+// --advertise HOST (address others reach it under; default 127.0.0.1), --metrics-port N, --buffer
+// HOST:PORT, --sync HOST:PORT. Returns 0 when the body returns OK, 1 with the error on stderr
+// otherwise, 2 for bad flags or config.
 #ifndef MILLRACE_COMMON_PROCESS_H_
 #define MILLRACE_COMMON_PROCESS_H_
 
@@ -24,20 +28,21 @@
 namespace millrace {
 
 struct RoleFlags {
-  std::string name;                       // e.g. "rollout-0"; default the role's name
-  std::string run_dir;                    // overrides run.dir
-  std::string listen = "0.0.0.0:0";       // of the role's gRPC server
-  std::string advertise = "127.0.0.1";    // host that other processes reach this one under; empty = hostname
+  std::string name;                  // e.g. "rollout-0"; default the role's name
+  std::string run_dir;               // overrides run.dir
+  std::string listen = "0.0.0.0:0";  // of the role's gRPC server
+  std::string advertise =
+      "127.0.0.1";  // host that other processes reach this one under; empty = hostname
   int metrics_port = 0;
-  std::string buffer;                     // host:port of the buffer
-  std::string sync;                       // host:port of the learner's weight sync service
+  std::string buffer;  // host:port of the buffer
+  std::string sync;    // host:port of the learner's weight sync service
 };
 
 class Role {
  public:
   RunConfig config;
   RoleFlags flags;
-  std::string run_dir;                    // exists and is writable
+  std::string run_dir;  // exists and is writable
   std::unique_ptr<Metrics> metrics;
 
   // True once SIGTERM or SIGINT came; long waits check it at least every 200 ms.
@@ -45,10 +50,12 @@ class Role {
   // Waits until stopping() or `timeout`; returns stopping().
   bool WaitForStop(absl::Duration timeout) const;
   // Serves /metrics and /healthz, and writes <run_dir>/endpoints/<name>.json (atomically):
-  // {"name","role","pid","address","metrics_address","started_unix_ms"}. `address` is what others dial for gRPC.
+  // {"name","role","pid","address","metrics_address","started_unix_ms"}. `address` is what others
+  // dial for gRPC.
   absl::Status Announce(const std::string& address, std::function<absl::Status()> health = nullptr,
                         std::function<void()> before_scrape = nullptr);
-  // Appends {"unix_ms":..,"role":..,"name":..,"event":event, fields...} to <run_dir>/events.jsonl; `fields_json` is a JSON object text or empty.
+  // Appends {"unix_ms":..,"role":..,"name":..,"event":event, fields...} to <run_dir>/events.jsonl;
+  // `fields_json` is a JSON object text or empty.
   void Event(const std::string& event, const std::string& fields_json = "");
 
  private:
@@ -57,7 +64,8 @@ class Role {
   std::unique_ptr<HttpServer> http_;
 };
 
-int RunRole(int argc, char** argv, const std::string& role, const std::function<absl::Status(Role&)>& body);
+int RunRole(int argc, char** argv, const std::string& role,
+            const std::function<absl::Status(Role&)>& body);
 
 // Peak and present resident set of a process (0 = this one), bytes, from /proc; 0 when it is gone.
 int64_t PeakResidentBytes(int pid = 0);

@@ -11,10 +11,9 @@
 #define MR_STATUS_CONCAT(a, b) MR_STATUS_CONCAT_INNER(a, b)
 
 // Returns from the function when `expr` (an absl::Status) is not OK.
-#define MR_RETURN_IF_ERROR(expr)                          \
-  do {                                                    \
-    if (absl::Status mr_status = (expr); !mr_status.ok()) \
-      return mr_status;                                   \
+#define MR_RETURN_IF_ERROR(expr)                                            \
+  do {                                                                      \
+    if (absl::Status mr_status = (expr); !mr_status.ok()) return mr_status; \
   } while (false)
 
 // MR_ASSIGN_OR_RETURN(auto x, F()) assigns the value of a StatusOr or returns its error.

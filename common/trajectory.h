@@ -49,9 +49,9 @@ struct Trajectory {
   TrajectoryKey key;
   std::string task;
   uint64_t problem_id = 0;
-  std::vector<int32_t> token_ids;     // (T) everything the policy saw or sampled, in order
-  std::vector<uint8_t> loss_mask;     // (T) 1 = sampled by the policy
-  std::vector<float> logprobs;        // (T) sampler's natural-log probability; 0 where the mask is 0
+  std::vector<int32_t> token_ids;  // (T) everything the policy saw or sampled, in order
+  std::vector<uint8_t> loss_mask;  // (T) 1 = sampled by the policy
+  std::vector<float> logprobs;     // (T) sampler's natural-log probability; 0 where the mask is 0
   std::vector<VersionSpan> versions;  // exactly the masked-in tokens, in order
   double reward = 0;
   std::vector<RewardComponent> reward_components;
@@ -68,8 +68,9 @@ struct Trajectory {
   friend bool operator==(const Trajectory&, const Trajectory&) = default;
 };
 
-// OK when lengths agree, the mask is 0/1, spans cover exactly the masked-in tokens in order, logprobs are finite
-// and <= 0 (tolerance 1e-4) where the mask is 1, the reward is finite, and at least one token is given. The error names the field and index.
+// OK when lengths agree, the mask is 0/1, spans cover exactly the masked-in tokens in order,
+// logprobs are finite and <= 0 (tolerance 1e-4) where the mask is 1, the reward is finite, and at
+// least one token is given. The error names the field and index.
 absl::Status ValidateTrajectory(const Trajectory& trajectory);
 
 // Lowest version among the sampled tokens; -1 when there are none.

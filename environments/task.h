@@ -1,4 +1,5 @@
-// A task: problems with a verifier. Problems are made from (split, id), so a lease need only carry the id. Thread-safe (const).
+// A task: problems with a verifier. Problems are made from (split, id), so a lease need only carry
+// the id. Thread-safe (const).
 #ifndef MILLRACE_ENVIRONMENTS_TASK_H_
 #define MILLRACE_ENVIRONMENTS_TASK_H_
 
@@ -15,22 +16,24 @@
 namespace millrace {
 
 struct ChatMessage {
-  std::string role;     // system, user, assistant
+  std::string role;  // system, user, assistant
   std::string content;
 };
 
 struct Problem {
   uint64_t id = 0;
-  std::vector<ChatMessage> messages;  // through the chat template, with the generation prompt after them; or, when empty:
+  std::vector<ChatMessage> messages;  // through the chat template, with the generation prompt after
+                                      // them; or, when empty:
   std::string text;                   // the prompt as plain text, as it is
   std::string reference;              // what the verifier compares with
-  std::string demonstration;          // a completion that is right, for supervised warm-up; empty = the task has none
+  std::string demonstration;  // a completion that is right, for supervised warm-up; empty = the
+                              // task has none
 };
 
 // A verdict on one completion. `reward` is the sum of the components.
 struct Verdict {
   double reward = 0;
-  bool correct = false;               // strict check, what evaluation counts
+  bool correct = false;  // strict check, what evaluation counts
   std::vector<RewardComponent> components;
 };
 
@@ -40,10 +43,12 @@ class Task {
  public:
   virtual ~Task() = default;
   virtual std::string name() const = 0;
-  // Problem `id` of a split; the same for ever. No problem of kEval (as prompt text and reference) is in kTrain.
+  // Problem `id` of a split; the same for ever. No problem of kEval (as prompt text and reference)
+  // is in kTrain.
   virtual Problem Make(Split split, uint64_t id) const = 0;
   virtual Verdict Verify(const Problem& problem, absl::string_view completion) const = 0;
-  // What plain code without a model answers (a regular expression, say); nullopt when the task has no such baseline.
+  // What plain code without a model answers (a regular expression, say); nullopt when the task has
+  // no such baseline.
   virtual std::optional<std::string> Baseline(const Problem& problem) const { return std::nullopt; }
   // Strings that end a completion (not stripped), besides the model's end-of-turn tokens.
   virtual std::vector<std::string> StopStrings() const { return {}; }
@@ -52,7 +57,7 @@ class Task {
 struct TaskOptions {
   std::string name;
   uint64_t seed = 1;
-  int64_t max_number = 99;            // sums
+  int64_t max_number = 99;  // sums
 };
 // NOT_FOUND lists the tasks there are.
 absl::StatusOr<std::unique_ptr<Task>> MakeTask(const TaskOptions& options);

@@ -1,5 +1,6 @@
-// Paged key/value cache: blocks of kBlockTokens tokens, reference-counted, so that a group's prompt is held once and shared by its G samples
-// (a partly filled last block is copied on the first write to it). Not thread-safe.
+// Paged key/value cache: blocks of kBlockTokens tokens, reference-counted, so that a group's prompt
+// is held once and shared by its G samples (a partly filled last block is copied on the first write
+// to it). Not thread-safe.
 #ifndef MILLRACE_MODEL_KV_CACHE_H_
 #define MILLRACE_MODEL_KV_CACHE_H_
 
@@ -17,13 +18,14 @@ namespace millrace {
 
 class KvCache;
 
-// One sequence's view of the cache. Gives its blocks back when destroyed; must not outlive the cache.
+// One sequence's view of the cache. Gives its blocks back when destroyed; must not outlive the
+// cache.
 class KvSequence {
  public:
   KvSequence(KvSequence&& other) noexcept;
   KvSequence& operator=(KvSequence&& other) noexcept;
   ~KvSequence();
-  int64_t length() const { return length_; }                 // tokens
+  int64_t length() const { return length_; }  // tokens
   const std::vector<int32_t>& blocks() const { return blocks_; }
   // A sequence that starts with the same tokens; shares the blocks.
   KvSequence Fork() const;
@@ -41,11 +43,15 @@ class KvSequence {
 class KvCache {
  public:
   static constexpr int64_t kBlockTokens = 16;
-  // Room for at least `capacity_tokens`, on `device`, fp32. Layout per layer: keys and values (blocks, kv_heads, kBlockTokens, head_dim).
-  static absl::StatusOr<std::unique_ptr<KvCache>> Create(const ModelConfig& config, int64_t capacity_tokens, at::Device device);
+  // Room for at least `capacity_tokens`, on `device`, fp32. Layout per layer: keys and values
+  // (blocks, kv_heads, kBlockTokens, head_dim).
+  static absl::StatusOr<std::unique_ptr<KvCache>> Create(const ModelConfig& config,
+                                                         int64_t capacity_tokens,
+                                                         at::Device device);
   KvSequence NewSequence() { return KvSequence(this); }
-  // Makes room for `tokens` more at the end of `sequence`, copying a shared last block. RESOURCE_EXHAUSTED with wanted and free blocks; the
-  // sequence is unchanged then. length() grows at once.
+  // Makes room for `tokens` more at the end of `sequence`, copying a shared last block.
+  // RESOURCE_EXHAUSTED with wanted and free blocks; the sequence is unchanged then. length() grows
+  // at once.
   absl::Status Extend(KvSequence* sequence, int64_t tokens);
   int64_t free_blocks() const { return static_cast<int64_t>(free_.size()); }
   int64_t total_blocks() const { return static_cast<int64_t>(refs_.size()); }

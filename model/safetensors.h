@@ -1,5 +1,6 @@
-// safetensors files, read by memory map and written whole or not at all. No torch: bytes and shapes.
-// Format: u64 little-endian header length, JSON header {name: {dtype, shape, data_offsets}}, data (huggingface/safetensors README).
+// safetensors files, read by memory map and written whole or not at all. No torch: bytes and
+// shapes. Format: u64 little-endian header length, JSON header {name: {dtype, shape,
+// data_offsets}}, data (huggingface/safetensors README).
 #ifndef MILLRACE_MODEL_SAFETENSORS_H_
 #define MILLRACE_MODEL_SAFETENSORS_H_
 
@@ -17,14 +18,15 @@
 namespace millrace {
 
 struct TensorView {
-  std::string dtype;                  // F32, BF16, F16, I64, ...
+  std::string dtype;  // F32, BF16, F16, I64, ...
   std::vector<int64_t> shape;
   absl::Span<const std::byte> bytes;  // into the map
 };
 
 class SafetensorsReader {
  public:
-  // Every header entry is checked (offsets inside the file, no overlap or hole, size = shape x dtype) before anything is served.
+  // Every header entry is checked (offsets inside the file, no overlap or hole, size = shape x
+  // dtype) before anything is served.
   static absl::StatusOr<SafetensorsReader> Open(const std::string& path);
   const std::map<std::string, TensorView>& tensors() const { return tensors_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
@@ -38,7 +40,8 @@ class SafetensorsReader {
   std::map<std::string, std::string> metadata_;
 };
 
-// A model folder: model.safetensors, or the shards that model.safetensors.index.json names (all must be there).
+// A model folder: model.safetensors, or the shards that model.safetensors.index.json names (all
+// must be there).
 class CheckpointReader {
  public:
   static absl::StatusOr<CheckpointReader> Open(const std::string& dir);
@@ -51,8 +54,10 @@ class CheckpointReader {
   std::string dir_;
 };
 
-// Writes atomically, tensors in name order, header padded to 8 bytes, metadata {"format":"pt"} plus `metadata`.
-absl::Status WriteSafetensors(const std::string& path, const std::map<std::string, TensorView>& tensors,
+// Writes atomically, tensors in name order, header padded to 8 bytes, metadata {"format":"pt"} plus
+// `metadata`.
+absl::Status WriteSafetensors(const std::string& path,
+                              const std::map<std::string, TensorView>& tensors,
                               const std::map<std::string, std::string>& metadata = {});
 
 int64_t DtypeSize(const std::string& dtype);  // bytes; 0 = unknown

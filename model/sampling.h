@@ -1,4 +1,5 @@
-// Sampling from logits. Order of the filters as transformers' logits processors have it: temperature, top-k, top-p.
+// Sampling from logits. Order of the filters as transformers' logits processors have it:
+// temperature, top-k, top-p.
 #ifndef MILLRACE_MODEL_SAMPLING_H_
 #define MILLRACE_MODEL_SAMPLING_H_
 
@@ -12,24 +13,26 @@
 namespace millrace {
 
 struct SamplingParams {
-  float temperature = 1;              // 0 = greedy (logprob reported is that of temperature 1)
-  int32_t top_k = 0;                  // 0 = off
-  float top_p = 1;                    // 1 = off
+  float temperature = 1;  // 0 = greedy (logprob reported is that of temperature 1)
+  int32_t top_k = 0;      // 0 = off
+  float top_p = 1;        // 1 = off
 };
 
-// One row's draw. `stream` and `position` name the random number, so that a sample's tokens do not depend on what else is in the batch.
+// One row's draw. `stream` and `position` name the random number, so that a sample's tokens do not
+// depend on what else is in the batch.
 struct SampleRow {
   SamplingParams params;
-  uint64_t stream = 0;                // e.g. SampleStream(group seed, index)
-  uint64_t position = 0;              // count of tokens this sample drew before
+  uint64_t stream = 0;    // e.g. SampleStream(group seed, index)
+  uint64_t position = 0;  // count of tokens this sample drew before
 };
 
 struct SampledToken {
   int32_t id = 0;
-  float logprob = 0;                  // natural log, under the distribution drawn from
+  float logprob = 0;  // natural log, under the distribution drawn from
 };
 
-// logits (R, V) fp32 on any device; one sweep over each row, and one device-to-host transfer for the whole batch. May overwrite `logits`.
+// logits (R, V) fp32 on any device; one sweep over each row, and one device-to-host transfer for
+// the whole batch. May overwrite `logits`.
 std::vector<SampledToken> Sample(at::Tensor& logits, absl::Span<const SampleRow> rows);
 
 // Stream of sample `index` of a group with seed `seed`.

@@ -1,5 +1,6 @@
-// The tensors of a decoder as views of one flat fp32 buffer in ParameterShapes() order. q, k, v (and gate, up) stand next to each other there, so
-// qkv_weight and gate_up_weight are views too and each is one matrix product.
+// The tensors of a decoder as views of one flat fp32 buffer in ParameterShapes() order. q, k, v
+// (and gate, up) stand next to each other there, so qkv_weight and gate_up_weight are views too and
+// each is one matrix product.
 #ifndef MILLRACE_MODEL_WEIGHTS_H_
 #define MILLRACE_MODEL_WEIGHTS_H_
 
@@ -9,7 +10,8 @@
 
 namespace millrace {
 
-// H hidden, Q = heads * head_dim, K = kv_heads * head_dim, F intermediate. Undefined where the architecture has none.
+// H hidden, Q = heads * head_dim, K = kv_heads * head_dim, F intermediate. Undefined where the
+// architecture has none.
 struct LayerWeights {
   at::Tensor input_norm;      // (H)
   at::Tensor qkv_weight;      // (Q + 2K, H)
@@ -23,10 +25,10 @@ struct LayerWeights {
 };
 
 struct ModelWeights {
-  at::Tensor embed;           // (V, H)
+  at::Tensor embed;  // (V, H)
   std::vector<LayerWeights> layers;
-  at::Tensor final_norm;      // (H)
-  at::Tensor lm_head;         // (V, H); embed when tied
+  at::Tensor final_norm;  // (H)
+  at::Tensor lm_head;     // (V, H); embed when tied
 };
 
 }  // namespace millrace

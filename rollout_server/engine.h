@@ -1,5 +1,6 @@
-// Continuous batching over one model: sequences join and leave at every decode step; a group's prompt is computed once and shared by its samples;
-// weights change between decode steps. One thread runs the loop; the public calls are thread-safe.
+// Continuous batching over one model: sequences join and leave at every decode step; a group's
+// prompt is computed once and shared by its samples; weights change between decode steps. One
+// thread runs the loop; the public calls are thread-safe.
 #ifndef MILLRACE_ROLLOUT_SERVER_ENGINE_H_
 #define MILLRACE_ROLLOUT_SERVER_ENGINE_H_
 
@@ -27,54 +28,61 @@ struct GeneratedSample {
   std::vector<float> logprobs;        // (N)
   std::vector<VersionSpan> versions;  // over 0..N of token_ids
   FinishReason reason = FinishReason::kStop;
-  double seconds = 0;                 // from admission to the last token
+  double seconds = 0;  // from admission to the last token
 };
 
 struct EngineRequest {
-  std::vector<int32_t> prompt;        // token ids, at least one
-  std::vector<uint32_t> indices;      // one sample for each; sample i draws from SampleStream(seed, i)
+  std::vector<int32_t> prompt;    // token ids, at least one
+  std::vector<uint32_t> indices;  // one sample for each; sample i draws from SampleStream(seed, i)
   uint64_t seed = 0;
   SamplingParams sampling;
   int32_t max_new_tokens = 0;
-  std::vector<int32_t> stop_ids;      // end the sample; kept as its last token
-  // Further end conditions on the decoded text so far (stop strings); called on the engine thread after each token; may be empty.
+  std::vector<int32_t> stop_ids;  // end the sample; kept as its last token
+  // Further end conditions on the decoded text so far (stop strings); called on the engine thread
+  // after each token; may be empty.
   std::function<bool(absl::Span<const int32_t> tokens)> stop;
-  int priority = 0;                   // higher first (evaluation 1, training 0)
-  int64_t pinned_version = -1;        // >= 0: only valid under this version; cancelled when another one is activated
+  int priority = 0;  // higher first (evaluation 1, training 0)
+  int64_t pinned_version =
+      -1;  // >= 0: only valid under this version; cancelled when another one is activated
   // Called once per sample, on the engine thread, as it ends. Must not block.
   std::function<void(GeneratedSample sample)> on_sample;
 };
 
 enum class SwapMode {
-  kRecompute,                         // drop all K/V and prefill again under the new weights
-  kInPlace,                           // keep K/V
-  kDrain,                             // admit nothing new and wait until the running samples ended
+  kRecompute,  // drop all K/V and prefill again under the new weights
+  kInPlace,    // keep K/V
+  kDrain,      // admit nothing new and wait until the running samples ended
 };
 
 class Engine {
  public:
   struct Options {
-    int64_t max_batch = 64;           // samples decoded together
+    int64_t max_batch = 64;  // samples decoded together
     int64_t kv_tokens = 65536;
-    int64_t prefill_chunk = 512;      // prompt tokens added to one step at most
+    int64_t prefill_chunk = 512;  // prompt tokens added to one step at most
     SwapMode swap_mode = SwapMode::kRecompute;
-    int threads = 1;                  // compute threads
+    int threads = 1;  // compute threads
   };
   struct Stats {
     int64_t version = -1;
-    int64_t running = 0, waiting = 0; // samples
-    uint64_t generated_tokens = 0, prefill_tokens = 0, recomputed_tokens = 0, decode_steps = 0, weight_swaps = 0;
+    int64_t running = 0, waiting = 0;  // samples
+    uint64_t generated_tokens = 0, prefill_tokens = 0, recomputed_tokens = 0, decode_steps = 0,
+             weight_swaps = 0;
   };
-  // Takes the model; decodes nothing until the first SwapWeights has set a version (SetVersion for a fixed model).
-  static absl::StatusOr<std::unique_ptr<Engine>> Start(std::unique_ptr<Transformer> model, Options options, Metrics* metrics);
-  ~Engine();                          // cancels what runs, joins the thread
+  // Takes the model; decodes nothing until the first SwapWeights has set a version (SetVersion for
+  // a fixed model).
+  static absl::StatusOr<std::unique_ptr<Engine>> Start(std::unique_ptr<Transformer> model,
+                                                       Options options, Metrics* metrics);
+  ~Engine();  // cancels what runs, joins the thread
 
   // RESOURCE_EXHAUSTED / INVALID_ARGUMENT when it can never fit (names lengths and limits).
   absl::StatusOr<uint64_t> Submit(EngineRequest request);
-  void Cancel(uint64_t request);      // on_sample is called with kCancelled for what had not ended
-  // Runs `write` on the engine thread between two decode steps, then makes `version` the one new tokens carry. On an error of `write` or when
-  // `deadline` passes first, the old version stays (write must leave the weights as they were on error).
-  absl::Status SwapWeights(int64_t version, std::function<absl::Status(Transformer&)> write, absl::Time deadline);
+  void Cancel(uint64_t request);  // on_sample is called with kCancelled for what had not ended
+  // Runs `write` on the engine thread between two decode steps, then makes `version` the one new
+  // tokens carry. On an error of `write` or when `deadline` passes first, the old version stays
+  // (write must leave the weights as they were on error).
+  absl::Status SwapWeights(int64_t version, std::function<absl::Status(Transformer&)> write,
+                           absl::Time deadline);
   void SetVersion(int64_t version);
   int64_t version() const;
   Stats stats() const;

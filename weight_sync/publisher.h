@@ -1,5 +1,5 @@
-// The learner's side of weight sync: keeps the bytes of the newest version, announces it, serves buckets, tracks members.
-// Bytes only: no torch. Thread-safe.
+// The learner's side of weight sync: keeps the bytes of the newest version, announces it, serves
+// buckets, tracks members. Bytes only: no torch. Thread-safe.
 #ifndef MILLRACE_WEIGHT_SYNC_PUBLISHER_H_
 #define MILLRACE_WEIGHT_SYNC_PUBLISHER_H_
 
@@ -17,7 +17,8 @@
 
 namespace millrace {
 
-// One parameter as bytes on the host, e.g. {"model.norm.weight", "F32", {576}, ...}. dtype is spelled as safetensors does.
+// One parameter as bytes on the host, e.g. {"model.norm.weight", "F32", {576}, ...}. dtype is
+// spelled as safetensors does.
 struct NamedSpan {
   std::string name;
   std::string dtype;
@@ -29,7 +30,7 @@ enum class SyncStage { kNone, kPrepared, kTransferred, kVerified, kActivated, kF
 
 struct MemberInfo {
   std::string member;
-  std::string control_address;   // of its Rollout service
+  std::string control_address;  // of its Rollout service
   int64_t active_version = -1;
   SyncStage stage = SyncStage::kNone;  // of the newest version offered to it
   std::string last_error;
@@ -40,9 +41,9 @@ class Publisher {
  public:
   struct Options {
     std::string run;
-    std::string listen = "0.0.0.0:0";       // gRPC control (the WeightSync service)
+    std::string listen = "0.0.0.0:0";         // gRPC control (the WeightSync service)
     std::string bucket_listen = "0.0.0.0:0";  // bucket sockets
-    std::string advertise = "127.0.0.1";    // host under which members reach the bucket socket
+    std::string advertise = "127.0.0.1";      // host under which members reach the bucket socket
     std::string token;
     int64_t bucket_bytes = 8 << 20;
     absl::Duration transfer_deadline = absl::Seconds(120);
@@ -52,15 +53,17 @@ class Publisher {
   static absl::StatusOr<std::unique_ptr<Publisher>> Start(Options options, Metrics* metrics);
   ~Publisher();
 
-  std::string control_address() const;      // host:port to give to members
+  std::string control_address() const;  // host:port to give to members
 
-  // Copies the bytes (the caller may change them after the return), computes digests, and offers `version` to every member. Does not
-  // wait for them. `version` must be above the last one. A version that is still being transferred stays whole until its readers are done.
+  // Copies the bytes (the caller may change them after the return), computes digests, and offers
+  // `version` to every member. Does not wait for them. `version` must be above the last one. A
+  // version that is still being transferred stays whole until its readers are done.
   absl::Status Publish(int64_t version, absl::Span<const NamedSpan> tensors);
-  // Waits until at least `members` members have activated a version >= `version`. DEADLINE_EXCEEDED names who has not, and their stage.
+  // Waits until at least `members` members have activated a version >= `version`. DEADLINE_EXCEEDED
+  // names who has not, and their stage.
   absl::Status WaitActivated(int64_t version, int members, absl::Duration timeout);
   std::vector<MemberInfo> Members();
-  int64_t version() const;                  // newest published, -1 before the first
+  int64_t version() const;  // newest published, -1 before the first
   // Tells members that the run is over (their subscriber's finished() turns true).
   void Finish();
 

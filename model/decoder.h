@@ -1,0 +1,48 @@
+// Decode forward of a Transformer's weights over a paged KV cache, batched over sequences of any
+// lengths; prefill is the same call with more tokens. No autograd. CPU: fused kernels and packed
+// projections; other devices: operators. Not thread-safe.
+#ifndef MILLRACE_MODEL_DECODER_H_
+#define MILLRACE_MODEL_DECODER_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "model/kv_cache.h"
+#include "model/transformer.h"
+
+namespace millrace {
+
+// New tokens of one sequence; their K/V are appended to `kv`.
+struct DecodeSequence {
+  KvSequence* kv = nullptr;          // not owned
+  absl::Span<const int32_t> tokens;  // 1 when decoding, many when prefilling
+  bool want_logits = true;           // false for all but the last chunk of a prompt
+};
+
+class Decoder {
+ public:
+  struct Options {
+    int64_t max_batch = 64;        // rows that packed projections are laid out for
+    bool force_operators = false;  // operator path on the CPU too (tests)
+  };
+  Decoder(const Transformer* model, KvCache* cache, Options options);  // both must outlive it
+  ~Decoder();
+
+  // Logits (R, V) of the last new token of each sequence with want_logits, in order.
+  // RESOURCE_EXHAUSTED when the cache is full; then no sequence has changed.
+  absl::StatusOr<at::Tensor> Decode(absl::Span<const DecodeSequence> sequences);
+  // After parameters were written in place, before the next Decode: packed copies are made anew.
+  void WeightsChanged();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_MODEL_DECODER_H_
