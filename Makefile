@@ -1,0 +1,65 @@
+# Thin: every target is a script or a CMake preset that can be run by hand. `make help` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+BUILD := build/release
+JOBS ?= $(shell nproc)
+SEED ?= 0
+PROGRAMS := millrace millrace-buffer millrace-learner millrace-rollout
+
+.PHONY: help quickstart quickstart-tiny test check format programs bench proof-seeds proof-tsan proof-compose clean
+
+help: ## List the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 28
+
+quickstart: ## Teach SmolLM2-135M to turn log lines into JSON by asynchronous GRPO (installs, builds, trains)
+	@scripts/setup --torch --model
+	@$(MAKE) programs
+	@scripts/import-quickstart-model $(BUILD)/bin/millrace
+	@$(BUILD)/bin/millrace train configs/quickstart.toml --set run.seed=$(SEED)
+
+quickstart-tiny: ## The same loop on a 1 M-parameter model from random weights, no download of a model, under 4 minutes
+	@scripts/setup --torch
+	@$(MAKE) programs
+	@$(BUILD)/bin/millrace train configs/quickstart-tiny.toml --set run.seed=$(SEED)
+
+test: ## Build and run all tests
+	@scripts/setup --torch --model
+	@echo "make: building the tests (the first time takes a while)"
+	@cmake --preset release > build-configure.log 2>&1 || { cat build-configure.log; rm -f build-configure.log; exit 1; }
+	@rm -f build-configure.log
+	@ninja -C $(BUILD) -j$(JOBS)
+	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error
+
+programs:
+	@echo "make: building the programs (the first time takes a while)"
+	@cmake --preset release > build-configure.log 2>&1 || { cat build-configure.log; rm -f build-configure.log; exit 1; }
+	@rm -f build-configure.log
+	@ninja -C $(BUILD) -j$(JOBS) $(PROGRAMS)
+
+check: ## Format, include rules, clang-tidy and thread-safety analysis
+	@scripts/check
+
+format: ## Format the sources
+	@git ls-files '*.h' '*.cc' '*.cu' | xargs clang-format-14 -i
+
+bench: ## Measure against the peers and print the table of docs/benchmarks.md
+	@scripts/setup --torch
+	@bench/run
+
+proof-seeds: ## Three seeds of both quickstarts, table for docs/results.md
+	@scripts/setup --torch --model
+	@$(MAKE) programs
+	@scripts/import-quickstart-model $(BUILD)/bin/millrace
+	@scripts/proof-seeds
+
+proof-tsan: ## The tests without LibTorch under ThreadSanitizer
+	@cmake --preset tsan && ninja -C build/tsan && ctest --test-dir build/tsan --output-on-failure
+
+proof-compose: ## Build the image and run the compose stack with Prometheus
+	@deploy/compose_smoke.sh
+
+clean: ## Remove the build folders (not .deps, not runs)
+	@rm -rf build
