@@ -3,13 +3,15 @@
 //
 //   Metrics metrics({{"role", "buffer"}});
 //   Counter& pushes = metrics.AddCounter("millrace_buffer_pushes_total", "Trajectories stored.",
-//   {{"result", "stored"}}); pushes.Increment();
+//                                        {{"result", "stored"}});
+//   pushes.Increment();
 //
 // Names: millrace_<folder>_<what>_<unit>, counters end in _total. docs/metrics.md lists them all.
 // The same (name, labels) given twice returns the same object.
 #ifndef MILLRACE_COMMON_METRICS_H_
 #define MILLRACE_COMMON_METRICS_H_
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -38,6 +40,9 @@ class Metrics {
                           const std::vector<double>& bounds, const Labels& labels = {});
   // Text exposition format 0.0.4.
   std::string Serialize() const;
+  // `hook` runs at the start of every Serialize(), with no lock held, for as long as this object
+  // lives.
+  void AddBeforeSerialize(std::function<void()> hook);
 
   static std::vector<double> SecondsBuckets();    // 1 ms .. 300 s
   static std::vector<double> StalenessBuckets();  // 0, 1, 2, 3, 4, 6, 8, 16 versions
@@ -45,6 +50,8 @@ class Metrics {
  private:
   Labels constant_labels_;
   std::shared_ptr<prometheus::Registry> registry_;
+  struct Hooks;
+  std::shared_ptr<Hooks> hooks_;
 };
 
 // Where a role's wall time goes: exactly one state at a time, exported as
@@ -61,7 +68,7 @@ class TimeSplit {
 
  private:
   struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::shared_ptr<Impl> impl_;
 };
 
 }  // namespace millrace

@@ -6,7 +6,8 @@
 //     });
 //   }
 //
-// Flags of every role: --config FILE, --set a.b=c (repeatable), --name NAME, --run-dir DIR,
+// Flags of every role: --config FILE (default: config.toml in --run-dir), --set a.b=c (repeatable),
+// --name NAME, --run-dir DIR,
 // --listen HOST:PORT,
 // --advertise HOST (address others reach it under; default 127.0.0.1), --metrics-port N, --buffer
 // HOST:PORT, --sync HOST:PORT. Returns 0 when the body returns OK, 1 with the error on stderr
@@ -66,6 +67,23 @@ class Role {
 
 int RunRole(int argc, char** argv, const std::string& role,
             const std::function<absl::Status(Role&)>& body);
+
+// The pieces of RunRole that other programs use too.
+//
+// SIGTERM and SIGINT set a flag; a second one exits at once (130). SIGPIPE is ignored.
+void InstallStopSignals();
+bool StopRequested();
+// Waits until a stop signal or `timeout`; returns StopRequested().
+bool WaitForStopSignal(absl::Duration timeout);
+
+struct EventLine {
+  std::string role;
+  std::string name;
+  std::string event;
+  std::string fields_json;  // a JSON object text or empty
+};
+// Role::Event without a Role. A failure to write is logged, never fatal.
+void AppendEvent(const std::string& run_dir, const EventLine& line);
 
 // Peak and present resident set of a process (0 = this one), bytes, from /proc; 0 when it is gone.
 int64_t PeakResidentBytes(int pid = 0);

@@ -1,0 +1,78 @@
+#include "common/net_util.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace millrace {
+
+absl::StatusOr<HostPort> ParseHostPort(const std::string& address) {
+  const auto bad = [&](const char* why) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("address \"", address, "\": ", why, "; valid: host:port, port 0..65535"));
+  };
+  const size_t colon = address.rfind(':');
+  if (colon == std::string::npos) return bad("no port");
+  HostPort result;
+  result.host = address.substr(0, colon);
+  if (result.host.size() >= 2 && result.host.front() == '[' && result.host.back() == ']') {
+    result.host = result.host.substr(1, result.host.size() - 2);
+  } else if (result.host.find(':') != std::string::npos) {
+    return bad("an IPv6 host needs brackets");
+  }
+  if (result.host.empty()) return bad("no host");
+  if (!absl::SimpleAtoi(address.substr(colon + 1), &result.port) || result.port < 0 ||
+      result.port > 65535) {
+    return bad("bad port");
+  }
+  return result;
+}
+
+absl::Status CheckCanBind(const std::string& host, int port) {
+  const std::string name = absl::StrCat(host, ":", port);
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  if (const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+      error != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot listen on ", name, ": ", gai_strerror(error)));
+  }
+  absl::Status status = absl::OkStatus();
+  for (addrinfo* a = found; a != nullptr && status.ok(); a = a->ai_next) {
+    const int fd = ::socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol);
+    if (fd < 0) continue;
+    const int one = 1;
+    ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+    if (::bind(fd, a->ai_addr, a->ai_addrlen) != 0 || ::listen(fd, 1) != 0) {
+      const std::string why = std::strerror(errno);
+      if (errno == EADDRINUSE) {
+        status = absl::AlreadyExistsError(
+            absl::StrCat("cannot listen on ", name, ": the port is in use by another process"));
+      } else if (errno == EACCES) {
+        status = absl::PermissionDeniedError(absl::StrCat("cannot listen on ", name, ": ", why));
+      } else {
+        status = absl::InvalidArgumentError(absl::StrCat("cannot listen on ", name, ": ", why));
+      }
+    }
+    ::close(fd);
+  }
+  freeaddrinfo(found);
+  return status;
+}
+
+std::string HostName() {
+  char name[256] = {};
+  if (::gethostname(name, sizeof(name) - 1) != 0) return "localhost";
+  return name;
+}
+
+}  // namespace millrace

@@ -1,0 +1,30 @@
+// Addresses and ports. Thread-safe.
+#ifndef MILLRACE_COMMON_NET_UTIL_H_
+#define MILLRACE_COMMON_NET_UTIL_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace millrace {
+
+struct HostPort {
+  std::string host;
+  int port = 0;
+};
+
+// "host:port", "[::1]:port". INVALID_ARGUMENT names the text.
+absl::StatusOr<HostPort> ParseHostPort(const std::string& address);
+
+// Tries to bind a TCP socket as a server would, without port sharing, and lets go of it at once.
+// ALREADY_EXISTS naming host:port when it is taken, PERMISSION_DENIED, INVALID_ARGUMENT when the
+// host is not one of this machine. For finding out why a library's bind failed.
+absl::Status CheckCanBind(const std::string& host, int port);
+
+// This machine's host name.
+std::string HostName();
+
+}  // namespace millrace
+
+#endif  // MILLRACE_COMMON_NET_UTIL_H_
