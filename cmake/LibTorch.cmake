@@ -1,7 +1,8 @@
 # millrace::torch: LibTorch from the wheel that scripts/setup unpacked into MILLRACE_DEPS_DIR.
 #
 # find_package(Torch) is not used: it turns CUDA language detection on, and the wheel's include folder holds an old
-# google/protobuf that would shadow the system's. So the include folder is one of links to everything but `google`.
+# google/protobuf and a newer fmt that would shadow the system's. So the include folder is one of links to everything
+# but those two.
 set(torch_root ${MILLRACE_DEPS_DIR}/torch)
 set(nvidia_lib ${MILLRACE_DEPS_DIR}/nvidia/cu13/lib)
 if(NOT EXISTS ${torch_root}/lib/libtorch_cpu.so)
@@ -11,8 +12,10 @@ endif()
 set(torch_include ${MILLRACE_DEPS_DIR}/torch_include)
 file(MAKE_DIRECTORY ${torch_include})
 file(GLOB entries RELATIVE ${torch_root}/include ${torch_root}/include/*)
+list(REMOVE_ITEM entries google fmt)
+file(REMOVE ${torch_include}/google ${torch_include}/fmt)
 foreach(entry ${entries})
-  if(NOT entry STREQUAL "google" AND NOT EXISTS ${torch_include}/${entry})
+  if(NOT EXISTS ${torch_include}/${entry})
     file(CREATE_LINK ${torch_root}/include/${entry} ${torch_include}/${entry} SYMBOLIC)
   endif()
 endforeach()
