@@ -1,5 +1,5 @@
 // The decoder-only model: its weights and the training forward over packed sequences (decoding:
-// model/decoder.h, on the same weights).
+// model/decoder.h, on the same weights; log-probabilities: model/logprobs.h).
 //
 // RMSNorm, rotary embedding (rotate-half, as transformers has it), grouped-query attention,
 // optional q/k norm and biases, SwiGLU. fp32. Shapes: T packed tokens, H hidden, V vocabulary. Not
@@ -17,25 +17,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "model/logprobs.h"
 #include "model/model_config.h"
+#include "model/packed_batch.h"
 #include "model/weights.h"
 
 namespace millrace {
-
-// A run of consecutive packed tokens that attend causally to each other, and in full to the segment
-// `prefix` (an earlier one) when it is >= 0. A group is one prompt segment and G completion
-// segments that name it as their prefix: the prompt is computed once.
-struct Segment {
-  int64_t begin = 0;
-  int64_t end = 0;
-  int64_t prefix = -1;
-};
-
-struct PackedBatch {
-  std::vector<int32_t> token_ids;  // (T)
-  std::vector<int32_t> positions;  // (T) rotary positions; a completion's go on after its prompt's
-  std::vector<Segment> segments;   // in order, covering 0..T
-};
 
 struct NamedParameter {
   std::string name;   // HF name
@@ -67,11 +54,15 @@ class Transformer {
                                 // adds to it. Allocated on first use.
   void ZeroGradients();
   const ModelWeights& weights() const;
-  at::Tensor lm_head() const;  // (V, H); the embedding when tied
+  // (V, H); the embedding when tied. Once the gradients are allocated, an autograd leaf whose .grad
+  // is its part of flat_gradients(); SelectedLogprobs() adds to that.
+  at::Tensor lm_head() const;
 
   // Training forward: hidden states after the final norm, (T, H), with autograd when grad mode is
   // on.
   absl::StatusOr<at::Tensor> Forward(const PackedBatch& batch);
+  // The path of plain operators on the CPU too, where fused kernels are the default (tests).
+  void set_force_operators(bool force);
 
   // config.json, model.safetensors (dtype F32 or BF16), whole or not at all. The tokenizer is saved
   // by its own Save().
@@ -82,17 +73,6 @@ class Transformer {
   explicit Transformer(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
-
-// Log-probabilities of `targets` and entropies at chosen rows without ever holding (N, V) logits:
-// logits are made for `chunk` rows at a time, forward and again backward.
-struct LogprobResult {
-  at::Tensor
-      logprobs;        // (N) of softmax(logits / temperature), differentiable in hidden and lm_head
-  at::Tensor entropy;  // (N) detached
-};
-// hidden (N, H), lm_head (V, H), targets (N) int64.
-LogprobResult SelectedLogprobs(const at::Tensor& hidden, const at::Tensor& lm_head,
-                               const at::Tensor& targets, double temperature, int64_t chunk);
 
 }  // namespace millrace
 

@@ -6,7 +6,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <functional>
 #include <vector>
+
+#include "model/model_config.h"
 
 namespace millrace {
 
@@ -30,6 +34,14 @@ struct ModelWeights {
   at::Tensor final_norm;  // (H)
   at::Tensor lm_head;     // (V, H); embed when tied
 };
+
+// Number of scalars in all parameters.
+int64_t ParameterCount(const ModelConfig& config);
+// Views of flat (P), which has ParameterCount(config) elements in ParameterShapes() order.
+ModelWeights MakeWeightViews(const ModelConfig& config, const at::Tensor& flat);
+// Calls `f` on every defined tensor of the two in step; lm_head only when it is not the embedding.
+void ForEachWeight(ModelWeights& a, ModelWeights& b,
+                   const std::function<void(at::Tensor&, at::Tensor&)>& f);
 
 }  // namespace millrace
 

@@ -1,0 +1,216 @@
+#include "model/transformer.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <c10/core/GradMode.h>
+
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/files.h"
+#include "common/status_macros.h"
+#include "model/safetensors.h"
+#include "model/torch_status.h"
+#include "model/transformer_operators.h"
+
+namespace millrace {
+
+struct Transformer::Impl {
+  ModelConfig config;
+  at::Tensor flat, flat_grad;  // (P)
+  std::vector<NamedParameter> parameters;
+  ModelWeights weights;
+  ModelWeights leaves;  // the same storage as autograd leaves; defined with flat_grad
+  bool force_operators = false;
+
+  Impl(const ModelConfig& c, at::Tensor parameters_on_device)
+      : config(c), flat(std::move(parameters_on_device)) {
+    weights = MakeWeightViews(config, flat);
+    int64_t offset = 0;
+    for (ParameterShape& p : ParameterShapes(config)) {
+      at::Tensor view = flat.narrow(0, offset, c10::multiply_integers(p.shape)).view(p.shape);
+      offset += view.numel();
+      parameters.push_back({std::move(p.name), std::move(view), {}});
+    }
+  }
+
+  void AllocateGradients() {
+    if (flat_grad.defined()) return;
+    flat_grad = at::zeros_like(flat);
+    int64_t offset = 0;
+    for (NamedParameter& p : parameters) {
+      p.grad = flat_grad.narrow(0, offset, p.tensor.numel()).view(p.tensor.sizes());
+      offset += p.tensor.numel();
+    }
+    // AccumulateGrad adds in place to a gradient that is already there, so each leaf starts with
+    // its part of the flat buffer.
+    leaves = weights;
+    ModelWeights grads = MakeWeightViews(config, flat_grad);
+    ForEachWeight(leaves, grads, [](at::Tensor& leaf, at::Tensor& grad) {
+      leaf = leaf.detach().set_requires_grad(true);
+      leaf.mutable_grad() = grad;
+    });
+    if (config.tie_word_embeddings) leaves.lm_head = leaves.embed;
+  }
+};
+
+namespace {
+
+absl::Status CheckDevice(at::Device device) {
+  if (device.type() == at::kCUDA && !at::hasCUDA()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("device ", device.str(), " was asked for, but no CUDA device can be used"));
+  }
+  return absl::OkStatus();
+}
+
+// Names in the checkpoint that are no parameter of the model.
+bool Ignorable(const ModelConfig& config, const std::string& name) {
+  return (config.tie_word_embeddings && name == "lm_head.weight") ||
+         absl::EndsWith(name, "rotary_emb.inv_freq");
+}
+
+absl::Status CheckNames(const ModelConfig& config, const CheckpointReader& reader,
+                        const std::string& dir) {
+  std::set<std::string> surplus, missing;
+  for (std::string& name : reader.Names()) {
+    if (!Ignorable(config, name)) surplus.insert(std::move(name));
+  }
+  for (const ParameterShape& p : ParameterShapes(config)) {
+    if (surplus.erase(p.name) == 0) missing.insert(p.name);
+  }
+  if (!missing.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        dir, ": ", missing.size(), " tensors are missing: ", absl::StrJoin(missing, ", ")));
+  }
+  if (!surplus.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(dir, ": ", surplus.size(),
+                                                   " tensors are not part of a ", config.model_type,
+                                                   " model: ", absl::StrJoin(surplus, ", ")));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<at::Tensor> ReadParameters(const ModelConfig& config, const std::string& dir) {
+  MR_ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::Open(dir));
+  MR_RETURN_IF_ERROR(CheckNames(config, reader, dir));
+  at::Tensor flat = at::empty({ParameterCount(config)}, at::kFloat);
+  float* out = flat.data_ptr<float>();
+  for (const ParameterShape& p : ParameterShapes(config)) {
+    MR_ASSIGN_OR_RETURN(TensorView view, reader.Get(p.name));
+    if (view.shape != p.shape) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(dir, ": tensor ", p.name, " has shape (", absl::StrJoin(view.shape, ", "),
+                       "), config.json says (", absl::StrJoin(p.shape, ", "), ")"));
+    }
+    const int64_t n = c10::multiply_integers(p.shape);
+    MR_RETURN_IF_ERROR(ConvertToFloat32(view, absl::MakeSpan(out, n)));
+    out += n;
+  }
+  return flat;
+}
+
+}  // namespace
+
+Transformer::Transformer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Transformer::~Transformer() = default;
+
+absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Create(const ModelConfig& config,
+                                                                 uint64_t seed, at::Device device) {
+  MR_RETURN_IF_ERROR(ValidateModelConfig(config));
+  MR_RETURN_IF_ERROR(CheckDevice(device));
+  return CatchTorch("creating a model", [&]() -> absl::StatusOr<std::unique_ptr<Transformer>> {
+    // Drawn on the CPU, so that a seed means the same weights on every device.
+    at::Generator generator = at::detail::createCPUGenerator(seed);
+    at::Tensor flat = at::empty({ParameterCount(config)}, at::kFloat);
+    int64_t offset = 0;
+    for (const ParameterShape& p : ParameterShapes(config)) {
+      at::Tensor view = flat.narrow(0, offset, c10::multiply_integers(p.shape));
+      if (absl::EndsWith(p.name, "norm.weight")) {
+        view.fill_(1.0);
+      } else if (absl::EndsWith(p.name, "bias")) {
+        view.zero_();
+      } else {
+        view.normal_(0, 0.02, generator);
+      }
+      offset += view.numel();
+    }
+    return std::unique_ptr<Transformer>(
+        new Transformer(std::make_unique<Impl>(config, flat.to(device))));
+  });
+}
+
+absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(const std::string& dir,
+                                                               at::Device device) {
+  MR_RETURN_IF_ERROR(CheckDevice(device));
+  MR_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(dir));
+  MR_RETURN_IF_ERROR(ValidateModelConfig(config));
+  return CatchTorch(absl::StrCat("loading ", dir),
+                    [&]() -> absl::StatusOr<std::unique_ptr<Transformer>> {
+                      MR_ASSIGN_OR_RETURN(at::Tensor flat, ReadParameters(config, dir));
+                      return std::unique_ptr<Transformer>(
+                          new Transformer(std::make_unique<Impl>(config, flat.to(device))));
+                    });
+}
+
+absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Clone() const {
+  return CatchTorch("copying a model", [&]() -> absl::StatusOr<std::unique_ptr<Transformer>> {
+    return std::unique_ptr<Transformer>(
+        new Transformer(std::make_unique<Impl>(impl_->config, impl_->flat.clone())));
+  });
+}
+
+const ModelConfig& Transformer::config() const { return impl_->config; }
+at::Device Transformer::device() const { return impl_->flat.device(); }
+const std::vector<NamedParameter>& Transformer::parameters() const { return impl_->parameters; }
+at::Tensor Transformer::flat_parameters() const { return impl_->flat; }
+const ModelWeights& Transformer::weights() const { return impl_->weights; }
+void Transformer::set_force_operators(bool force) { impl_->force_operators = force; }
+
+at::Tensor Transformer::flat_gradients() {
+  impl_->AllocateGradients();
+  return impl_->flat_grad;
+}
+
+void Transformer::ZeroGradients() {
+  if (impl_->flat_grad.defined()) impl_->flat_grad.zero_();
+}
+
+at::Tensor Transformer::lm_head() const {
+  return impl_->flat_grad.defined() ? impl_->leaves.lm_head : impl_->weights.lm_head;
+}
+
+absl::StatusOr<at::Tensor> Transformer::Forward(const PackedBatch& batch) {
+  MR_RETURN_IF_ERROR(ValidatePackedBatch(batch, impl_->config.vocab_size));
+  return CatchTorch("training forward", [&]() -> absl::StatusOr<at::Tensor> {
+    const bool train = c10::GradMode::is_enabled();
+    if (train) impl_->AllocateGradients();
+    return ForwardWithOperators(impl_->config, train ? impl_->leaves : impl_->weights, batch);
+  });
+}
+
+absl::Status Transformer::Save(const std::string& dir, const std::string& dtype) const {
+  if (dtype != "F32" && dtype != "BF16") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot save weights as ", dtype, "; valid: F32, BF16"));
+  }
+  return CatchTorch(absl::StrCat("saving to ", dir), [&]() -> absl::Status {
+    at::Tensor host = impl_->flat.to(at::kCPU, dtype == "F32" ? at::kFloat : at::kBFloat16);
+    const std::byte* at = static_cast<const std::byte*>(host.const_data_ptr());
+    std::map<std::string, TensorView> tensors;
+    for (const NamedParameter& p : impl_->parameters) {
+      const size_t bytes = p.tensor.numel() * host.itemsize();
+      tensors[p.name] = {dtype, p.tensor.sizes().vec(), absl::MakeConstSpan(at, bytes)};
+      at += bytes;
+    }
+    MR_RETURN_IF_ERROR(MakeDirectories(dir));
+    MR_RETURN_IF_ERROR(WriteSafetensors(JoinPath(dir, "model.safetensors"), tensors));
+    // Last: a folder without it is no model.
+    return WriteFileAtomically(JoinPath(dir, "config.json"), ModelConfigToJson(impl_->config));
+  });
+}
+
+}  // namespace millrace
