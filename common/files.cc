@@ -128,11 +128,11 @@ absl::Status WriteFileAtomically(const std::string& path,
 
 absl::Status MakeDirectories(const std::string& path) {
   std::error_code error;
-  fs::create_directories(path, error);
-  if (error) return ErrnoStatus(error.value(), "creating folder", path);
-  if (!fs::is_directory(path, error)) {
+  if (fs::exists(path, error) && !fs::is_directory(path, error)) {
     return absl::AlreadyExistsError(absl::StrCat(path, " exists and is not a folder"));
   }
+  fs::create_directories(path, error);
+  if (error) return ErrnoStatus(error.value(), "creating folder", path);
   return absl::OkStatus();
 }
 

@@ -12,6 +12,7 @@
 #define MILLRACE_COMMON_METRICS_H_
 
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <string>
@@ -32,6 +33,8 @@ using Labels = std::map<std::string, std::string>;
 class Metrics {
  public:
   explicit Metrics(Labels constant_labels = {});
+  Metrics(std::initializer_list<Labels::value_type> constant_labels)
+      : Metrics(Labels(constant_labels)) {}
 
   Counter& AddCounter(const std::string& name, const std::string& help, const Labels& labels = {});
   Gauge& AddGauge(const std::string& name, const std::string& help, const Labels& labels = {});
