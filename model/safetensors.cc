@@ -110,6 +110,8 @@ absl::Status CheckLayout(std::vector<Entry>* entries, uint64_t data_bytes) {
   return absl::OkStatus();
 }
 
+}  // namespace
+
 float HalfToFloat(uint16_t half) {
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
   const uint32_t exponent = (half >> 10) & 0x1f;
@@ -134,7 +136,34 @@ float HalfToFloat(uint16_t half) {
   return value;
 }
 
-}  // namespace
+uint16_t FloatToHalf(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  const uint32_t sign = bits >> 16 & 0x8000;
+  const int32_t exponent = static_cast<int32_t>(bits >> 23 & 0xff) - 112;
+  uint32_t mantissa = bits & 0x7fffff;
+  if (exponent == 143) return sign | 0x7c00 | (mantissa != 0 ? 0x200 | mantissa >> 13 : 0);
+  if (exponent >= 31) return sign | 0x7c00;
+  if (exponent < -10) return sign;
+  uint32_t shift = 13, base = static_cast<uint32_t>(exponent) << 10;
+  if (exponent <= 0) {
+    mantissa |= 0x800000;
+    shift = 14 - exponent;
+    base = 0;
+  }
+  const uint32_t half_way = 1u << (shift - 1), rest = mantissa & ((1u << shift) - 1);
+  uint32_t result = base + (mantissa >> shift);
+  // A carry into the exponent is the right result, up to infinity.
+  if (rest > half_way || (rest == half_way && (result & 1) != 0)) ++result;
+  return sign | result;
+}
+
+uint16_t FloatToBfloat16(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  if ((bits & 0x7fffffff) > 0x7f800000) return bits >> 16 | 0x40;  // stay a NaN
+  return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
 
 int64_t DtypeSize(const std::string& dtype) {
   static const std::map<std::string, int64_t>* const kSizes = new std::map<std::string, int64_t>{

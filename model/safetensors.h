@@ -61,6 +61,9 @@ absl::Status WriteSafetensors(const std::string& path,
                               const std::map<std::string, std::string>& metadata = {});
 
 int64_t DtypeSize(const std::string& dtype);  // bytes; 0 = unknown
+float HalfToFloat(uint16_t half);             // IEEE binary16, exact
+uint16_t FloatToHalf(float value);            // round to nearest even
+uint16_t FloatToBfloat16(float value);        // round to nearest even
 // Converts n elements of F32/BF16/F16 to float32.
 absl::Status ConvertToFloat32(const TensorView& tensor, absl::Span<float> out);
 

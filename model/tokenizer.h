@@ -41,6 +41,10 @@ class Tokenizer {
   int32_t TokenId(absl::string_view token) const;
   bool IsSpecial(int32_t id) const;
   int32_t eos_id() const;  // -1 = none
+  // System prompt that the chat template adds to a conversation without one; empty = none.
+  const std::string& default_system_prompt() const;
+  // UNIMPLEMENTED, with the reason, when the chat format is not ChatML.
+  absl::Status CheckChatFormat() const;
   // Copies/writes tokenizer.json, tokenizer_config.json (and what else was loaded beside them) into
   // dir.
   absl::Status Save(const std::string& dir) const;

@@ -1,0 +1,28 @@
+// Values of GGUF tensors as float32, for the types F32, F16, Q8_0 and Q4_1. Results equal those of
+// the `gguf` Python package bit for bit. Pure functions.
+#ifndef MILLRACE_MODEL_GGUF_DEQUANT_H_
+#define MILLRACE_MODEL_GGUF_DEQUANT_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "model/gguf_reader.h"
+
+namespace millrace {
+
+struct GgufBlock {
+  int64_t elements = 0;  // 0 = a type that is not supported
+  int64_t bytes = 0;
+};
+// Name of a ggml type number, "type 99" when unknown.
+std::string GgufTypeName(uint32_t type);
+GgufBlock GgufBlockOf(const std::string& type);
+
+// out has one place per element. UNIMPLEMENTED names the type and those supported.
+absl::Status Dequantize(const GgufTensor& tensor, absl::Span<float> out);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_MODEL_GGUF_DEQUANT_H_
