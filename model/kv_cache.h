@@ -43,11 +43,15 @@ class KvSequence {
 class KvCache {
  public:
   static constexpr int64_t kBlockTokens = 16;
-  // Room for at least `capacity_tokens`, on `device`, fp32. Layout per layer: keys and values
-  // (blocks, kv_heads, kBlockTokens, head_dim).
+  // Room for at least `capacity_tokens`, on `device`, fp32. Layout per layer: keys (blocks, kv_heads,
+  // head_dim, kBlockTokens), so that the scores of a block's tokens are one vector; values (blocks,
+  // kv_heads, kBlockTokens, head_dim). On the CPU memory is taken from the system as it is first
+  // written.
   static absl::StatusOr<std::unique_ptr<KvCache>> Create(const ModelConfig& config,
                                                          int64_t capacity_tokens,
                                                          at::Device device);
+  KvCache(const KvCache&) = delete;
+  KvCache& operator=(const KvCache&) = delete;
   KvSequence NewSequence() { return KvSequence(this); }
   // Makes room for `tokens` more at the end of `sequence`, copying a shared last block.
   // RESOURCE_EXHAUSTED with wanted and free blocks; the sequence is unchanged then. length() grows
@@ -57,6 +61,7 @@ class KvCache {
   int64_t total_blocks() const { return static_cast<int64_t>(refs_.size()); }
   // Blocks that Extend(sequence, tokens) would take.
   int64_t BlocksNeeded(const KvSequence& sequence, int64_t tokens) const;
+  int64_t layers() const { return static_cast<int64_t>(keys_.size()); }
   at::Tensor& keys(int64_t layer) { return keys_[layer]; }
   at::Tensor& values(int64_t layer) { return values_[layer]; }
 

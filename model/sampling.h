@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "model/kernels/decode_pool.h"
 
 namespace millrace {
 
@@ -32,8 +33,11 @@ struct SampledToken {
 };
 
 // logits (R, V) fp32 on any device; one sweep over each row, and one device-to-host transfer for
-// the whole batch. May overwrite `logits`.
-std::vector<SampledToken> Sample(at::Tensor& logits, absl::Span<const SampleRow> rows);
+// the whole batch. May overwrite `logits`. Rows are split over `pool` (null = this thread alone).
+// Ties at the top-k boundary are all kept. A row whose logits are not finite gives a logprob that is
+// not finite.
+std::vector<SampledToken> Sample(at::Tensor& logits, absl::Span<const SampleRow> rows,
+                                 ComputePool* pool = nullptr);
 
 // Stream of sample `index` of a group with seed `seed`.
 uint64_t SampleStream(uint64_t seed, uint32_t index);

@@ -1,0 +1,271 @@
+#include "model/kernels/decode_step.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+namespace millrace::decode {
+namespace {
+
+constexpr int64_t kRowItem = 4;  // rows of one item of the loops over rows
+constexpr int64_t kScratch = kAttentionRows * (kAttentionChunk + 2);
+
+int64_t Padded(int64_t width) { return (width + 15) / 16 * 16 + 16; }
+
+const float* Data(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr;
+}
+
+int64_t Items(int64_t rows) { return (rows + kRowItem - 1) / kRowItem; }
+
+}  // namespace
+
+FusedStep::FusedStep(const ModelConfig& config, const ModelWeights& weights, KvCache* cache,
+                     ComputePool* pool)
+    : config_(config),
+      weights_(weights),
+      cache_(cache),
+      pool_(pool),
+      kernels_(&BestKernels()),
+      q_size_(config.heads * config.head_dim),
+      kv_size_(config.kv_heads * config.head_dim),
+      normed_width_(Padded(config.hidden_size)),
+      attended_width_(Padded(q_size_)),
+      activated_width_(Padded(config.intermediate_size)) {
+  const int64_t hidden = config.hidden_size, inner = config.intermediate_size;
+  for (int64_t l = 0; l < config.layers; ++l) {
+    layers_.push_back(std::unique_ptr<Layer>(
+        new Layer{PackedMatrix(q_size_ + 2 * kv_size_, hidden, false),
+                  PackedMatrix(hidden, q_size_, false), PackedMatrix(2 * inner, hidden, true),
+                  PackedMatrix(hidden, inner, false)}));
+  }
+  head_ = std::make_unique<PackedMatrix>(config.vocab_size, hidden, false);
+  scratch_.resize(pool->threads() * kScratch);
+}
+
+void FusedStep::Pack() {
+  pool_->Run([&](PoolWorker& worker) {
+    for (size_t l = 0; l < layers_.size(); ++l) {
+      const LayerWeights& from = weights_.layers[l];
+      layers_[l]->qkv.Pack(worker, Data(from.qkv_weight), Data(from.qkv_bias));
+      layers_[l]->o.Pack(worker, Data(from.o_weight), Data(from.o_bias));
+      layers_[l]->gate_up.Pack(worker, Data(from.gate_up_weight), nullptr);
+      layers_[l]->down.Pack(worker, Data(from.down_weight), nullptr);
+    }
+    head_->Pack(worker, Data(weights_.lm_head), nullptr);
+  });
+}
+
+float* FusedStep::Run(absl::Span<const StepSequence> sequences, int64_t* logit_rows) {
+  Plan(sequences);
+  GrowBuffers();
+  if (!rows_.empty()) pool_->Run([&](PoolWorker& worker) { Program(worker); });
+  *logit_rows = static_cast<int64_t>(logit_rows_.size());
+  return logits_.get();
+}
+
+void FusedStep::Plan(absl::Span<const StepSequence> sequences) {
+  rows_.clear();
+  logit_rows_.clear();
+  int64_t positions = 0;
+  for (const StepSequence& sequence : sequences) {
+    const int64_t count = static_cast<int64_t>(sequence.tokens.size());
+    const int64_t first = sequence.kv->length() - count;
+    for (int64_t i = 0; i < count; ++i) {
+      rows_.push_back({sequence.tokens[i], first + i, sequence.kv->blocks().data()});
+    }
+    if (sequence.want_logits && count > 0) {
+      logit_rows_.push_back(static_cast<int64_t>(rows_.size()) - 1);
+    }
+    positions = std::max(positions, sequence.kv->length());
+  }
+  GrowAngles(positions);
+  PlanTasks(sequences);
+}
+
+void FusedStep::PlanTasks(absl::Span<const StepSequence> sequences) {
+  tasks_.clear();
+  const int64_t most = std::max<int64_t>(1, kAttentionRows / (config_.heads / config_.kv_heads));
+  std::vector<std::pair<int64_t, const StepSequence*>> single;  // row, sequence
+  int64_t row = 0;
+  for (const StepSequence& sequence : sequences) {
+    const int64_t count = static_cast<int64_t>(sequence.tokens.size());
+    if (count == 1) single.push_back({row, &sequence});
+    for (int64_t i = 0; count > 1 && i < count; i += most) {
+      Task& task = tasks_.emplace_back();
+      task.rows.resize(std::min(most, count - i));
+      std::iota(task.rows.begin(), task.rows.end(), row + i);
+    }
+    row += count;
+  }
+  // Long tasks first, then neighbours by first block: members of one group share it.
+  std::reverse(tasks_.begin(), tasks_.end());
+  std::stable_sort(single.begin(), single.end(), [](const auto& a, const auto& b) {
+    return a.second->kv->blocks().front() < b.second->kv->blocks().front();
+  });
+  for (size_t i = 0; i < single.size();) {
+    const KvSequence& leader = *single[i].second->kv;
+    Task& task = tasks_.emplace_back();
+    // Blocks that all rows so far share and fill.
+    int64_t shared = leader.length() / kKvBlock;
+    for (; i < single.size() && static_cast<int64_t>(task.rows.size()) < most; ++i) {
+      const KvSequence& kv = *single[i].second->kv;
+      if (kv.blocks().front() != leader.blocks().front()) break;
+      const int64_t full = std::min(shared, kv.length() / kKvBlock);
+      const auto end = std::mismatch(kv.blocks().begin(), kv.blocks().begin() + full,
+                                     leader.blocks().begin());
+      shared = end.first - kv.blocks().begin();
+      task.rows.push_back(single[i].first);
+    }
+    task.shared_tokens = task.rows.size() > 1 ? shared * kKvBlock : 0;
+  }
+}
+
+void FusedStep::GrowBuffers() {
+  const int64_t rows = static_cast<int64_t>(rows_.size());
+  const int64_t logit_rows = static_cast<int64_t>(logit_rows_.size());
+  const auto make = [](int64_t count) { return std::unique_ptr<float[]>(new float[count]); };
+  if (rows > row_capacity_) {
+    row_capacity_ = rows;
+    x_ = make(rows * config_.hidden_size);
+    normed_ = make(rows * normed_width_);
+    qkv_ = make(rows * (q_size_ + 2 * kv_size_));
+    attended_ = make(rows * attended_width_);
+    activated_ = make(rows * activated_width_);
+  }
+  if (logit_rows > logit_capacity_) {
+    logit_capacity_ = logit_rows;
+    last_ = make(logit_rows * normed_width_);
+    logits_ = make(logit_rows * config_.vocab_size);
+  }
+}
+
+void FusedStep::GrowAngles(int64_t positions) {
+  if (positions <= angle_positions_) return;
+  positions = std::max(positions, 2 * angle_positions_);
+  const int64_t half = config_.head_dim / 2;
+  cos_.resize(positions * half);
+  sin_.resize(positions * half);
+  for (int64_t i = 0; i < half; ++i) {
+    const double frequency = std::pow(config_.rope_theta, -2.0 * static_cast<double>(i) /
+                                                              static_cast<double>(config_.head_dim));
+    for (int64_t p = angle_positions_; p < positions; ++p) {
+      cos_[p * half + i] = static_cast<float>(std::cos(static_cast<double>(p) * frequency));
+      sin_[p * half + i] = static_cast<float>(std::sin(static_cast<double>(p) * frequency));
+    }
+  }
+  angle_positions_ = positions;
+}
+
+void FusedStep::Program(PoolWorker& worker) {
+  const int64_t rows = static_cast<int64_t>(rows_.size());
+  const int64_t hidden = config_.hidden_size;
+  const float* embed = Data(weights_.embed);
+  worker.For(Items(rows), [&](int64_t item) {
+    for (int64_t r = item * kRowItem; r < std::min(rows, (item + 1) * kRowItem); ++r) {
+      std::memcpy(x_.get() + r * hidden, embed + rows_[r].token * hidden, hidden * sizeof(float));
+    }
+  });
+  for (size_t l = 0; l < layers_.size(); ++l) {
+    const LayerWeights& weights = weights_.layers[l];
+    const Layer& layer = *layers_[l];
+    Norm(worker, Data(weights.input_norm));
+    layer.qkv.Multiply(worker, {normed_.get(), normed_width_, rows, qkv_.get(),
+                                q_size_ + 2 * kv_size_, false});
+    Heads(worker, static_cast<int64_t>(l));
+    Attend(worker, static_cast<int64_t>(l));
+    layer.o.Multiply(worker, {attended_.get(), attended_width_, rows, x_.get(), hidden, true});
+    Norm(worker, Data(weights.post_norm));
+    layer.gate_up.Multiply(worker, {normed_.get(), normed_width_, rows, activated_.get(),
+                                    activated_width_, false});
+    layer.down.Multiply(worker,
+                        {activated_.get(), activated_width_, rows, x_.get(), hidden, true});
+  }
+  const int64_t wanted = static_cast<int64_t>(logit_rows_.size());
+  const float* norm = Data(weights_.final_norm);
+  worker.For(wanted, [&](int64_t r) {
+    kernels_->rms_norm(x_.get() + logit_rows_[r] * hidden, norm,
+                       static_cast<float>(config_.rms_norm_eps), hidden,
+                       last_.get() + r * normed_width_);
+  });
+  head_->Multiply(worker, {last_.get(), normed_width_, wanted, logits_.get(), config_.vocab_size,
+                           false});
+}
+
+void FusedStep::Norm(PoolWorker& worker, const float* weight) {
+  const int64_t rows = static_cast<int64_t>(rows_.size()), hidden = config_.hidden_size;
+  const float eps = static_cast<float>(config_.rms_norm_eps);
+  worker.For(Items(rows), [&](int64_t item) {
+    for (int64_t r = item * kRowItem; r < std::min(rows, (item + 1) * kRowItem); ++r) {
+      kernels_->rms_norm(x_.get() + r * hidden, weight, eps, hidden,
+                         normed_.get() + r * normed_width_);
+    }
+  });
+}
+
+void FusedStep::Heads(PoolWorker& worker, int64_t layer) {
+  const int64_t rows = static_cast<int64_t>(rows_.size());
+  const int64_t half = config_.head_dim / 2, block_floats = kv_size_ * kKvBlock;
+  float* keys = cache_->keys(layer).data_ptr<float>();
+  float* values = cache_->values(layer).data_ptr<float>();
+  QkvArgs args;
+  args.heads = config_.heads;
+  args.kv_heads = config_.kv_heads;
+  args.head_dim = config_.head_dim;
+  args.q_norm = Data(weights_.layers[layer].q_norm);
+  args.k_norm = Data(weights_.layers[layer].k_norm);
+  args.eps = static_cast<float>(config_.rms_norm_eps);
+  args.scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
+  worker.For(Items(rows), [&](int64_t item) {
+    QkvArgs row = args;
+    for (int64_t r = item * kRowItem; r < std::min(rows, (item + 1) * kRowItem); ++r) {
+      const int64_t position = rows_[r].position, slot = position % kKvBlock;
+      const int64_t block = rows_[r].blocks[position / kKvBlock];
+      row.qkv = qkv_.get() + r * (q_size_ + 2 * kv_size_);
+      row.cos = cos_.data() + position * half;
+      row.sin = sin_.data() + position * half;
+      row.keys = keys + block * block_floats + slot;
+      row.values = values + block * block_floats + slot * config_.head_dim;
+      kernels_->qkv(row);
+    }
+  });
+}
+
+void FusedStep::Attend(PoolWorker& worker, int64_t layer) {
+  const int64_t per_kv = config_.heads / config_.kv_heads, head_dim = config_.head_dim;
+  const float* keys = Data(cache_->keys(layer));
+  const float* values = Data(cache_->values(layer));
+  const int64_t count = static_cast<int64_t>(tasks_.size()) * config_.kv_heads;
+  worker.For(count, [&](int64_t item) {
+    const Task& task = tasks_[item / config_.kv_heads];
+    const int64_t kv_head = item % config_.kv_heads;
+    AttentionArgs args;
+    args.shared_tokens = task.shared_tokens;
+    args.keys = keys + kv_head * head_dim * kKvBlock;
+    args.values = values + kv_head * head_dim * kKvBlock;
+    args.block_stride = kv_size_ * kKvBlock;
+    args.head_dim = head_dim;
+    args.scratch = scratch_.data() + worker.thread() * kScratch;
+    // Groups of more query heads than one call takes are split.
+    for (int64_t head = 0; head < per_kv; head += kAttentionRows) {
+      AttentionRow rows[kAttentionRows];
+      const int64_t heads = std::min(per_kv - head, kAttentionRows);
+      args.rows = rows;
+      args.count = 0;
+      for (int64_t r : task.rows) {
+        for (int64_t h = 0; h < heads; ++h) {
+          const int64_t column = (kv_head * per_kv + head + h) * head_dim;
+          rows[args.count++] = {qkv_.get() + r * (q_size_ + 2 * kv_size_) + column,
+                                attended_.get() + r * attended_width_ + column,
+                                rows_[r].position + 1, rows_[r].blocks};
+        }
+      }
+      kernels_->attention(args);
+    }
+  });
+}
+
+}  // namespace millrace::decode

@@ -1,0 +1,51 @@
+// One weight matrix laid out for the decode kernels: panels of 2 * lanes output features, each (k,
+// 2 * lanes) contiguous, so that a product streams it once from start to end.
+#ifndef MILLRACE_MODEL_KERNELS_DECODE_WEIGHTS_H_
+#define MILLRACE_MODEL_KERNELS_DECODE_WEIGHTS_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "model/kernels/decode_kernels.h"
+#include "model/kernels/decode_pool.h"
+
+namespace millrace::decode {
+
+class PackedMatrix {
+ public:
+  // Memory for a weight (n, k); contents undefined until Pack. `swiglu`: rows 0 .. n/2 are the gate
+  // and n/2 .. n the linear half of a SwiGLU layer, and Multiply gives silu(gate) * linear, n/2
+  // columns. Throws std::bad_alloc.
+  PackedMatrix(int64_t n, int64_t k, bool swiglu);
+  // weight (n, k) row-major; bias (n) or null. One loop of `worker`'s program.
+  void Pack(PoolWorker& worker, const float* weight, const float* bias);
+
+  struct Product {
+    const float* a = nullptr;  // (rows, k)
+    int64_t lda = 0;
+    int64_t rows = 0;
+    float* out = nullptr;  // (rows, n or n/2)
+    int64_t ldo = 0;
+    bool add = false;  // out += instead of out =
+  };
+  // out = a * weight^T + bias. One loop of `worker`'s program.
+  void Multiply(PoolWorker& worker, const Product& product) const;
+
+ private:
+  struct Freed {
+    void operator()(float* p) const;
+  };
+  const Kernels* kernels_;
+  int64_t n_, k_;
+  bool swiglu_;
+  int64_t panel_outputs_;  // output columns of one panel
+  int64_t panels_;
+  std::unique_ptr<float[], Freed> data_;
+  std::vector<float> bias_;  // panels * 2 * lanes; empty = none
+  bool has_bias_ = false;
+};
+
+}  // namespace millrace::decode
+
+#endif  // MILLRACE_MODEL_KERNELS_DECODE_WEIGHTS_H_
