@@ -1,0 +1,168 @@
+// Saving, loading, and weights as bytes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <map>
+
+#include "common/files.h"
+#include "model/parameter_view.h"
+#include "model/safetensors.h"
+#include "model/transformer.h"
+#include "tests/model/golden_model.h"
+#include "tests/testing/fake_device.h"
+
+namespace millrace {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::MaxDifference;
+using testing::Path;
+
+class CheckpointTest : public ::testing::Test {
+ protected:
+  CheckpointTest() : dir_(::testing::TempDir() + "/checkpoint_test_" + Name()) {
+    EXPECT_TRUE(RemoveRecursively(dir_).ok());
+  }
+  ~CheckpointTest() override { EXPECT_TRUE(RemoveRecursively(dir_).ok()); }
+  static std::string Name() {
+    return ::testing::UnitTest::GetInstance()->current_test_info()->name();
+  }
+  // A copy of golden model qwen3_untied with its tensors changed by `edit`.
+  absl::Status LoadEdited(const std::function<void(std::map<std::string, TensorView>&)>& edit) {
+    const std::string from = testing::GoldenModelDir("qwen3_untied");
+    EXPECT_TRUE(MakeDirectories(dir_).ok());
+    EXPECT_TRUE(WriteFileAtomically(JoinPath(dir_, "config.json"),
+                                    ReadFile(JoinPath(from, "config.json")).value())
+                    .ok());
+    const SafetensorsReader reader =
+        SafetensorsReader::Open(JoinPath(from, "model.safetensors")).value();
+    std::map<std::string, TensorView> tensors(reader.tensors().begin(), reader.tensors().end());
+    edit(tensors);
+    EXPECT_TRUE(WriteSafetensors(JoinPath(dir_, "model.safetensors"), tensors).ok());
+    return Transformer::Load(dir_, at::kCPU).status();
+  }
+
+  const std::string dir_;
+};
+
+TEST_F(CheckpointTest, SavedModelLoadsToTheSameBits) {
+  for (const char* type : {"llama", "qwen2", "qwen3"}) {
+    for (const Path path : {Path::kFused, Path::kFakeDevice}) {
+      std::unique_ptr<Transformer> model = testing::MakeModel(testing::SmallConfig(type), path);
+      ASSERT_TRUE(model->Save(dir_).ok());
+      absl::StatusOr<std::unique_ptr<Transformer>> again = Transformer::Load(dir_, model->device());
+      ASSERT_TRUE(again.ok()) << again.status();
+      EXPECT_EQ(MaxDifference((*again)->flat_parameters(), model->flat_parameters()), 0) << type;
+    }
+  }
+}
+
+TEST_F(CheckpointTest, Bf16SaveRoundsToNearest) {
+  std::unique_ptr<Transformer> model =
+      testing::MakeModel(testing::SmallConfig("qwen3"), Path::kFused);
+  ASSERT_TRUE(model->Save(dir_, "BF16").ok());
+  absl::StatusOr<std::unique_ptr<Transformer>> again = Transformer::Load(dir_, at::kCPU);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(MaxDifference((*again)->flat_parameters(),
+                          model->flat_parameters().to(at::kBFloat16).to(at::kFloat)),
+            0);
+  EXPECT_THAT(std::string(model->Save(dir_, "I8").message()), HasSubstr("F32, BF16"));
+}
+
+TEST_F(CheckpointTest, MissingSurplusAndMisshapenTensorsAreNamed) {
+  const std::string down = "model.layers.1.mlp.down_proj.weight";
+  absl::Status status = LoadEdited([&](auto& t) { t.erase(down); });
+  EXPECT_THAT(std::string(status.message()), HasSubstr("missing: " + down));
+
+  status = LoadEdited([&](auto& t) { t["model.layers.9.what"] = t["model.norm.weight"]; });
+  EXPECT_THAT(std::string(status.message()), HasSubstr("model.layers.9.what"));
+
+  status = LoadEdited([&](auto& t) { t[down].shape = {128, 64}; });
+  EXPECT_THAT(std::string(status.message()), HasSubstr(down));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("(128, 64)"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("(64, 128)"));
+
+  EXPECT_TRUE(LoadEdited([](auto&) {}).ok());
+}
+
+TEST_F(CheckpointTest, UnwritableFolderIsAnErrorThatNamesIt) {
+  std::unique_ptr<Transformer> model =
+      testing::MakeModel(testing::SmallConfig("qwen3"), Path::kFused);
+  ASSERT_TRUE(WriteFileAtomically(dir_, "a file, not a folder").ok());
+  const absl::Status status = model->Save(dir_);
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(std::string(status.message()), HasSubstr(dir_));
+}
+
+TEST(ParameterViewTest, BytesWrittenToAnotherModelMakeItTheSame) {
+  for (const Path from : {Path::kFused, Path::kFakeDevice}) {
+    for (const Path to : {Path::kFused, Path::kFakeDevice}) {
+      std::unique_ptr<Transformer> a = testing::MakeModel(testing::SmallConfig("qwen2"), from, 1);
+      std::unique_ptr<Transformer> b = testing::MakeModel(testing::SmallConfig("qwen2"), to, 2);
+      absl::StatusOr<ParameterView> view = ParameterView::Of(*a);
+      ASSERT_TRUE(view.ok()) << view.status();
+      const absl::Status status = WriteParameters(view->parameters(), b.get());
+      ASSERT_TRUE(status.ok()) << status;
+      EXPECT_EQ(MaxDifference(a->flat_parameters(), b->flat_parameters()), 0);
+    }
+  }
+}
+
+TEST(ParameterViewTest, DeviceParametersCrossInOneTransfer) {
+  std::unique_ptr<Transformer> model =
+      testing::MakeModel(testing::SmallConfig("qwen3"), Path::kFakeDevice);
+  testing::ResetFakeDeviceCounts();
+  absl::StatusOr<ParameterView> view = ParameterView::Of(*model);
+  ASSERT_TRUE(view.ok()) << view.status();
+  EXPECT_EQ(testing::ReadFakeDeviceCounts().to_host, 1);
+  ASSERT_TRUE(WriteParameters(view->parameters(), model.get()).ok());
+  EXPECT_EQ(testing::ReadFakeDeviceCounts().to_device, 1);
+}
+
+TEST(ParameterViewTest, Bf16BytesAreWidened) {
+  std::unique_ptr<Transformer> model =
+      testing::MakeModel(testing::SmallConfig("qwen3"), Path::kFused);
+  const at::Tensor half = model->flat_parameters().to(at::kBFloat16);
+  std::vector<ParameterBytes> parameters = ParameterView::Of(*model)->parameters();
+  const std::byte* at = static_cast<const std::byte*>(half.const_data_ptr());
+  for (ParameterBytes& p : parameters) {
+    p.dtype = "BF16";
+    p.bytes = absl::MakeConstSpan(at, p.bytes.size() / 2);
+    at += p.bytes.size();
+  }
+  ASSERT_TRUE(WriteParameters(parameters, model.get()).ok());
+  EXPECT_EQ(MaxDifference(model->flat_parameters(), half.to(at::kFloat)), 0);
+}
+
+TEST(ParameterViewTest, NothingIsWrittenWhenOneTensorIsWrong) {
+  std::unique_ptr<Transformer> model =
+      testing::MakeModel(testing::SmallConfig("qwen3"), Path::kFused, 1);
+  std::unique_ptr<Transformer> other =
+      testing::MakeModel(testing::SmallConfig("qwen3"), Path::kFused, 2);
+  const std::vector<ParameterBytes> good = ParameterView::Of(*other)->parameters();
+  const struct {
+    std::function<void(std::vector<ParameterBytes>&)> spoil;
+    const char* message;
+  } cases[] = {
+      {[](auto& p) { p.back().shape = {7}; }, "model.norm.weight has shape (7)"},
+      {[](auto& p) { p.back().dtype = "I64"; }, "has dtype I64"},
+      {[](auto& p) { p.back().bytes.remove_suffix(4); }, "has 92 bytes, its shape needs 96"},
+      {[](auto& p) { p.back().name = "nonsense"; }, "nonsense"},
+      {[](auto& p) { p.pop_back(); }, "1 tensors are missing, first model.norm.weight"},
+      {[](auto& p) { p.push_back(p[0]); }, "came twice"},
+  };
+  const at::Tensor before = model->flat_parameters().clone();
+  for (const auto& c : cases) {
+    std::vector<ParameterBytes> spoiled = good;
+    c.spoil(spoiled);
+    const absl::Status status = WriteParameters(spoiled, model.get());
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << c.message;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(c.message));
+    EXPECT_EQ(MaxDifference(model->flat_parameters(), before), 0) << c.message;
+  }
+}
+
+}  // namespace
+}  // namespace millrace
