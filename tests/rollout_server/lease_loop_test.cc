@@ -25,7 +25,7 @@ using ::testing::SizeIs;
 class LeaseLoopTest : public ::testing::Test {
  protected:
   ~LeaseLoopTest() override {
-    if (thread_.joinable()) Stop();
+    if (thread_.joinable()) Stop().status().IgnoreError();
   }
 
   void Start() {
