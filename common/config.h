@@ -33,7 +33,7 @@ struct RunConfig {
     int64_t head_dim = 32;
     int64_t intermediate_size = 384;
     double rope_theta = 10000;
-    int64_t max_position = 512;
+    int64_t max_position = 1024;
     std::string device = "cpu";  // cpu, cuda, cuda:N
   } model;
 
@@ -44,7 +44,7 @@ struct RunConfig {
   } task;
 
   struct Buffer {
-    std::string address;          // host:port; empty = the supervisor starts one and picks the port
+    std::string address;          // host:port it listens on; empty = the supervisor picks a port
     int64_t groups_per_step = 8;  // groups that make a batch
     int64_t version_lead = 1;     // admission: 0 = on-policy, 1 = one step off, ...
     int64_t max_staleness = 4;    // older groups are dropped (or retried)
@@ -116,7 +116,7 @@ struct RunConfig {
   } eval;
 
   struct WeightSync {
-    std::string address;  // host:port of the learner's service; empty = the supervisor picks it
+    std::string address;  // host:port of the learner's service; empty = the supervisor picks a port
     std::string transport = "tcp";  // tcp, nccl
     int64_t bucket_mib = 8;
     double transfer_seconds = 120;  // deadline of one member's transfer

@@ -84,9 +84,8 @@ void AddTask(std::vector<ConfigField>& fields) {
 }
 
 void AddBuffer(std::vector<ConfigField>& fields) {
-  fields.push_back(
-      Text(FIELD(buffer.address),
-           "host:port of the buffer; empty = the supervisor starts one and picks the port."));
+  fields.push_back(Text(FIELD(buffer.address),
+                        "host:port the buffer listens on; empty = a free port of this machine."));
   fields.push_back(
       Number(FIELD(buffer.groups_per_step), {1, 1048576}, "Groups that make a batch."));
   fields.push_back(Number(FIELD(buffer.version_lead), {0, 1024},
@@ -196,8 +195,9 @@ void AddEval(std::vector<ConfigField>& fields) {
 }
 
 void AddWeightSync(std::vector<ConfigField>& fields) {
-  fields.push_back(Text(FIELD(weight_sync.address),
-                        "host:port of the learner's service; empty = the supervisor picks it."));
+  fields.push_back(
+      Text(FIELD(weight_sync.address),
+           "host:port of the learner's service; empty = a free port of this machine."));
   fields.push_back(Text(FIELD(weight_sync.transport), "How weights travel.", {"tcp", "nccl"}));
   fields.push_back(
       Number(FIELD(weight_sync.bucket_mib), {1, 1024}, "Size of a slice of the weights, MiB."));

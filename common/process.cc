@@ -131,6 +131,7 @@ absl::Status Role::Announce(const std::string& address, std::function<absl::Stat
   Gauge& peak =
       metrics->AddGauge("millrace_process_peak_resident_bytes", "Largest resident set, bytes.");
   HttpServer::Options options;
+  if (const auto listen = ParseHostPort(flags.listen); listen.ok()) options.host = listen->host;
   options.port = flags.metrics_port;
   options.health = std::move(health);
   options.before_scrape = [&resident, &peak, hook = std::move(before_scrape)] {
