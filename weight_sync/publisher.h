@@ -49,6 +49,9 @@ class Publisher {
     absl::Duration transfer_deadline = absl::Seconds(120);
     absl::Duration heartbeat = absl::Seconds(5);
     absl::Duration member_timeout = absl::Seconds(30);
+    // Members on this host map the version's memory instead of receiving it over TCP.
+    bool same_host = true;
+    int copy_threads = 2;  // of Publish
   };
   static absl::StatusOr<std::unique_ptr<Publisher>> Start(Options options, Metrics* metrics);
   ~Publisher();

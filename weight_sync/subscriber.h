@@ -44,6 +44,8 @@ class Subscriber {
     std::string token;
     absl::Duration activate_deadline = absl::Seconds(60);
     absl::Duration retry_for = absl::Seconds(600);  // how long an unreachable learner is waited for
+    bool same_host = true;  // take the learner's memory when it is on this host and offers it
+    absl::Duration source_patience = absl::Seconds(3);  // with one source, for one bucket
   };
   // Returns at once; joins and polls on its own thread, rejoining whenever the learner restarts.
   // `receiver` must outlive it.
