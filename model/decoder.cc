@@ -45,9 +45,8 @@ absl::Status Decoder::Impl::Check(absl::Span<const DecodeSequence> sequences) co
   }
   if (needed > cache->free_blocks()) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("decode: ", sequences.size(), " sequences need ", needed,
-                     " more KV blocks, ", cache->free_blocks(), " of ", cache->total_blocks(),
-                     " are free"));
+        absl::StrCat("decode: ", sequences.size(), " sequences need ", needed, " more KV blocks, ",
+                     cache->free_blocks(), " of ", cache->total_blocks(), " are free"));
   }
   return absl::OkStatus();
 }
@@ -56,8 +55,7 @@ absl::StatusOr<at::Tensor> Decoder::Impl::Run(absl::Span<const DecodeSequence> s
   const at::NoGradGuard no_grad;
   step.clear();
   for (const DecodeSequence& sequence : sequences) {
-    MR_RETURN_IF_ERROR(
-        cache->Extend(sequence.kv, static_cast<int64_t>(sequence.tokens.size())));
+    MR_RETURN_IF_ERROR(cache->Extend(sequence.kv, static_cast<int64_t>(sequence.tokens.size())));
     step.push_back({sequence.kv, sequence.tokens, sequence.want_logits});
   }
   const ModelConfig& config = model->config();

@@ -33,14 +33,14 @@ class Decoder {
   Decoder(const Transformer* model, KvCache* cache, Options options);  // both must outlive it
   ~Decoder();
 
-  // Logits (R, V) of the last new token of each sequence with want_logits, in order; valid until the
-  // next call, may be overwritten. On the CPU a sequence's logits are the same to the last bit
+  // Logits (R, V) of the last new token of each sequence with want_logits, in order; valid until
+  // the next call, may be overwritten. On the CPU a sequence's logits are the same to the last bit
   // whatever else is in the call and however its prompt was split. On other devices nothing waits
   // for the device. RESOURCE_EXHAUSTED when the cache is full; then no sequence has changed.
   // INVALID_ARGUMENT names a token outside the vocabulary.
   absl::StatusOr<at::Tensor> Decode(absl::Span<const DecodeSequence> sequences);
-  // After parameters were written in place, before the next Decode: packed copies are made anew then
-  // (one pass over the weights).
+  // After parameters were written in place, before the next Decode: packed copies are made anew
+  // then (one pass over the weights).
   void WeightsChanged();
 
  private:

@@ -97,10 +97,9 @@ Inputs MakeInputs(const ModelConfig& config, absl::Span<const StepSequence> sequ
   float* sin = cos + rows * half;
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t i = 0; i < half; ++i) {
-      const double angle =
-          static_cast<double>(position[r]) *
-          std::pow(config.rope_theta, -2.0 * static_cast<double>(i) /
-                                          static_cast<double>(config.head_dim));
+      const double angle = static_cast<double>(position[r]) *
+                           std::pow(config.rope_theta, -2.0 * static_cast<double>(i) /
+                                                           static_cast<double>(config.head_dim));
       cos[r * half + i] = static_cast<float>(std::cos(angle));
       sin[r * half + i] = static_cast<float>(std::sin(angle));
     }

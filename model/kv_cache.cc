@@ -98,8 +98,7 @@ int64_t KvCache::BlocksNeeded(const KvSequence& sequence, int64_t tokens) const 
   if (tokens <= 0) return 0;
   const int64_t fresh =
       BlocksFor(sequence.length_ + tokens) - static_cast<int64_t>(sequence.blocks_.size());
-  const bool copy =
-      sequence.length_ % kBlockTokens != 0 && refs_[sequence.blocks_.back()] > 1;
+  const bool copy = sequence.length_ % kBlockTokens != 0 && refs_[sequence.blocks_.back()] > 1;
   return fresh + (copy ? 1 : 0);
 }
 

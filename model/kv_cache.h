@@ -43,10 +43,10 @@ class KvSequence {
 class KvCache {
  public:
   static constexpr int64_t kBlockTokens = 16;
-  // Room for at least `capacity_tokens`, on `device`, fp32. Layout per layer: keys (blocks, kv_heads,
-  // head_dim, kBlockTokens), so that the scores of a block's tokens are one vector; values (blocks,
-  // kv_heads, kBlockTokens, head_dim). On the CPU memory is taken from the system as it is first
-  // written.
+  // Room for at least `capacity_tokens`, on `device`, fp32. Layout per layer: keys (blocks,
+  // kv_heads, head_dim, kBlockTokens), so that the scores of a block's tokens are one vector;
+  // values (blocks, kv_heads, kBlockTokens, head_dim). On the CPU memory is taken from the system
+  // as it is first written.
   static absl::StatusOr<std::unique_ptr<KvCache>> Create(const ModelConfig& config,
                                                          int64_t capacity_tokens,
                                                          at::Device device);

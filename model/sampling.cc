@@ -11,8 +11,8 @@
 namespace millrace {
 namespace {
 
-constexpr int64_t kBlock = 1024;     // logits looked at together; they stay in the first-level cache
-constexpr int kBuckets = 512;        // of the gap to the largest logit, for top-k and top-p
+constexpr int64_t kBlock = 1024;  // logits looked at together; they stay in the first-level cache
+constexpr int kBuckets = 512;     // of the gap to the largest logit, for top-k and top-p
 constexpr float kBucketsPerNat = 8;  // so that they reach 64 nats down
 constexpr float kBelowOne = 0x1.fffffep-1f;
 
@@ -78,8 +78,7 @@ SampledToken DrawUnfiltered(const decode::Kernels& kernels, const RowSweep& row,
   const int64_t first = static_cast<int64_t>(block) * kBlock;
   const int64_t n = std::min(kBlock, row.n - first);
   float weights[kBlock];
-  const double sum =
-      kernels.exp_sum(row.x + first, n, row.scale, row.reference[block], weights);
+  const double sum = kernels.exp_sum(row.x + first, n, row.scale, row.reference[block], weights);
   target *= sum / row.weight[block];
   int64_t last = 0;  // a token that rounding at the end of the block falls back to
   int64_t i = 0;
@@ -91,9 +90,9 @@ SampledToken DrawUnfiltered(const decode::Kernels& kernels, const RowSweep& row,
   if (i == n) i = last;
   SampledToken token;
   token.id = static_cast<int32_t>(first + i);
-  token.logprob = static_cast<float>(
-      static_cast<double>(row.scale) * (static_cast<double>(row.x[token.id]) - row.top) -
-      std::log(row.total));
+  token.logprob = static_cast<float>(static_cast<double>(row.scale) *
+                                         (static_cast<double>(row.x[token.id]) - row.top) -
+                                     std::log(row.total));
   return token;
 }
 
@@ -195,9 +194,9 @@ SampledToken DrawFiltered(const decode::Kernels& kernels, const RowSweep& row,
   }
   SampledToken token;
   token.id = kept[i].id;
-  token.logprob = static_cast<float>(
-      static_cast<double>(row.scale) * (static_cast<double>(kept[i].logit) - row.top) -
-      std::log(total));
+  token.logprob = static_cast<float>(static_cast<double>(row.scale) *
+                                         (static_cast<double>(kept[i].logit) - row.top) -
+                                     std::log(total));
   return token;
 }
 

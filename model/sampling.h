@@ -34,8 +34,8 @@ struct SampledToken {
 
 // logits (R, V) fp32 on any device; one sweep over each row, and one device-to-host transfer for
 // the whole batch. May overwrite `logits`. Rows are split over `pool` (null = this thread alone).
-// Ties at the top-k boundary are all kept. A row whose logits are not finite gives a logprob that is
-// not finite.
+// Ties at the top-k boundary are all kept. A row whose logits are not finite gives a logprob that
+// is not finite.
 std::vector<SampledToken> Sample(at::Tensor& logits, absl::Span<const SampleRow> rows,
                                  ComputePool* pool = nullptr);
 

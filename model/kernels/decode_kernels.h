@@ -56,8 +56,8 @@ struct AttentionRow {
 };
 struct AttentionArgs {
   const AttentionRow* rows = nullptr;
-  int64_t count = 0;  // at most kAttentionRows
-  int64_t shared_tokens = 0;  // multiple of kKvBlock, at most every row's limit
+  int64_t count = 0;              // at most kAttentionRows
+  int64_t shared_tokens = 0;      // multiple of kKvBlock, at most every row's limit
   const float* keys = nullptr;    // of the kv head in block 0: (head_dim, kKvBlock)
   const float* values = nullptr;  // (kKvBlock, head_dim)
   int64_t block_stride = 0;       // floats from a block to the next

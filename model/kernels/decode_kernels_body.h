@@ -266,8 +266,8 @@ __attribute__((noinline)) void ScoreRows(const AttentionArgs& args, const Run& r
   const float* columns[kChunkBlocks * kVecsPerBlock];
   const int64_t vecs = (run.tokens + kKvBlock - 1) / kKvBlock * kVecsPerBlock;
   for (int64_t v = 0; v < vecs; ++v) {
-    columns[v] = args.keys + run.blocks[v / kVecsPerBlock] * args.block_stride +
-                 v % kVecsPerBlock * kLanes;
+    columns[v] =
+        args.keys + run.blocks[v / kVecsPerBlock] * args.block_stride + v % kVecsPerBlock * kLanes;
   }
   float* scores = args.scratch + run.first * kKvBlock;
   constexpr int kWide = kLanes == 16 ? 4 : 2;
@@ -323,8 +323,7 @@ __attribute__((noinline)) void ValueRows(const AttentionArgs& args, const Run& r
   for (; c + kLanes <= head_dim; c += kLanes) ValueTile<R, 1>(args, run, row, c);
   for (; c < head_dim; ++c) {
     for (int r = 0; r < R; ++r) {
-      const float* weight =
-          args.scratch + (row + r) * kAttentionChunk + run.first * kKvBlock;
+      const float* weight = args.scratch + (row + r) * kAttentionChunk + run.first * kKvBlock;
       float sum = args.rows[row + r].out[c];
       for (int64_t t = 0; t < run.tokens; ++t) {
         const int64_t block = run.blocks[t / kKvBlock] * args.block_stride;
@@ -466,8 +465,15 @@ float ExpSum(const float* x, int64_t n, float scale, float reference, float* out
 #define MR_TEXT_OF(name) #name
 #define MR_TEXT(name) MR_TEXT_OF(name)
 const Kernels& Table() {
-  static constexpr Kernels table = {MR_TEXT(MILLRACE_KERNEL_SET), kLanes, PackPanel, Gemm, RmsNorm,
-                                    Qkv, Attention, MaxOf, ExpSum};
+  static constexpr Kernels table = {MR_TEXT(MILLRACE_KERNEL_SET),
+                                    kLanes,
+                                    PackPanel,
+                                    Gemm,
+                                    RmsNorm,
+                                    Qkv,
+                                    Attention,
+                                    MaxOf,
+                                    ExpSum};
   return table;
 }
 

@@ -62,8 +62,8 @@ class ComputePool {
   std::unique_ptr<Loop[]> loops_;
   int64_t loops_used_ = 0;
   const absl::FunctionRef<void(PoolWorker&)>* program_ = nullptr;
-  std::atomic<uint32_t> run_{0};   // counts Runs; workers wait for it to change
-  std::atomic<int32_t> inside_;    // workers inside the program; far below zero when it is closed
+  std::atomic<uint32_t> run_{0};  // counts Runs; workers wait for it to change
+  std::atomic<int32_t> inside_;   // workers inside the program; far below zero when it is closed
   std::atomic<bool> stop_{false};
   std::vector<std::thread> workers_;
 };

@@ -37,10 +37,9 @@ FusedStep::FusedStep(const ModelConfig& config, const ModelWeights& weights, KvC
       activated_width_(Padded(config.intermediate_size)) {
   const int64_t hidden = config.hidden_size, inner = config.intermediate_size;
   for (int64_t l = 0; l < config.layers; ++l) {
-    layers_.push_back(std::unique_ptr<Layer>(
-        new Layer{PackedMatrix(q_size_ + 2 * kv_size_, hidden, false),
-                  PackedMatrix(hidden, q_size_, false), PackedMatrix(2 * inner, hidden, true),
-                  PackedMatrix(hidden, inner, false)}));
+    layers_.push_back(std::unique_ptr<Layer>(new Layer{
+        PackedMatrix(q_size_ + 2 * kv_size_, hidden, false), PackedMatrix(hidden, q_size_, false),
+        PackedMatrix(2 * inner, hidden, true), PackedMatrix(hidden, inner, false)}));
   }
   head_ = std::make_unique<PackedMatrix>(config.vocab_size, hidden, false);
   scratch_.resize(pool->threads() * kScratch);
@@ -115,8 +114,8 @@ void FusedStep::PlanTasks(absl::Span<const StepSequence> sequences) {
       const KvSequence& kv = *single[i].second->kv;
       if (kv.blocks().front() != leader.blocks().front()) break;
       const int64_t full = std::min(shared, kv.length() / kKvBlock);
-      const auto end = std::mismatch(kv.blocks().begin(), kv.blocks().begin() + full,
-                                     leader.blocks().begin());
+      const auto end =
+          std::mismatch(kv.blocks().begin(), kv.blocks().begin() + full, leader.blocks().begin());
       shared = end.first - kv.blocks().begin();
       task.rows.push_back(single[i].first);
     }
@@ -150,8 +149,8 @@ void FusedStep::GrowAngles(int64_t positions) {
   cos_.resize(positions * half);
   sin_.resize(positions * half);
   for (int64_t i = 0; i < half; ++i) {
-    const double frequency = std::pow(config_.rope_theta, -2.0 * static_cast<double>(i) /
-                                                              static_cast<double>(config_.head_dim));
+    const double frequency = std::pow(
+        config_.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(config_.head_dim));
     for (int64_t p = angle_positions_; p < positions; ++p) {
       cos_[p * half + i] = static_cast<float>(std::cos(static_cast<double>(p) * frequency));
       sin_[p * half + i] = static_cast<float>(std::sin(static_cast<double>(p) * frequency));
@@ -173,16 +172,15 @@ void FusedStep::Program(PoolWorker& worker) {
     const LayerWeights& weights = weights_.layers[l];
     const Layer& layer = *layers_[l];
     Norm(worker, Data(weights.input_norm));
-    layer.qkv.Multiply(worker, {normed_.get(), normed_width_, rows, qkv_.get(),
-                                q_size_ + 2 * kv_size_, false});
+    layer.qkv.Multiply(
+        worker, {normed_.get(), normed_width_, rows, qkv_.get(), q_size_ + 2 * kv_size_, false});
     Heads(worker, static_cast<int64_t>(l));
     Attend(worker, static_cast<int64_t>(l));
     layer.o.Multiply(worker, {attended_.get(), attended_width_, rows, x_.get(), hidden, true});
     Norm(worker, Data(weights.post_norm));
-    layer.gate_up.Multiply(worker, {normed_.get(), normed_width_, rows, activated_.get(),
-                                    activated_width_, false});
-    layer.down.Multiply(worker,
-                        {activated_.get(), activated_width_, rows, x_.get(), hidden, true});
+    layer.gate_up.Multiply(
+        worker, {normed_.get(), normed_width_, rows, activated_.get(), activated_width_, false});
+    layer.down.Multiply(worker, {activated_.get(), activated_width_, rows, x_.get(), hidden, true});
   }
   const int64_t wanted = static_cast<int64_t>(logit_rows_.size());
   const float* norm = Data(weights_.final_norm);
@@ -191,8 +189,8 @@ void FusedStep::Program(PoolWorker& worker) {
                        static_cast<float>(config_.rms_norm_eps), hidden,
                        last_.get() + r * normed_width_);
   });
-  head_->Multiply(worker, {last_.get(), normed_width_, wanted, logits_.get(), config_.vocab_size,
-                           false});
+  head_->Multiply(worker,
+                  {last_.get(), normed_width_, wanted, logits_.get(), config_.vocab_size, false});
 }
 
 void FusedStep::Norm(PoolWorker& worker, const float* weight) {

@@ -10,8 +10,8 @@ namespace millrace::decode {
 namespace {
 
 constexpr int64_t kHugePage = 2 << 20;
-constexpr int64_t kRowBlock = 96;        // rows whose activations stay in the second-level cache
-constexpr int64_t kItemWork = 1 << 18;   // multiply-adds below which panels are handed out together
+constexpr int64_t kRowBlock = 96;       // rows whose activations stay in the second-level cache
+constexpr int64_t kItemWork = 1 << 18;  // multiply-adds below which panels are handed out together
 
 }  // namespace
 
@@ -74,8 +74,7 @@ void PackedMatrix::Multiply(PoolWorker& worker, const Product& product) const {
     args.lda = product.lda;
     args.k = k_;
     args.ldo = product.ldo;
-    args.mode =
-        swiglu_ ? GemmMode::kSwiglu : (product.add ? GemmMode::kAdd : GemmMode::kStore);
+    args.mode = swiglu_ ? GemmMode::kSwiglu : (product.add ? GemmMode::kAdd : GemmMode::kStore);
     const int64_t first = item % groups * group;
     for (int64_t panel = first; panel < std::min(first + group, panels_); ++panel) {
       args.panel = data_.get() + panel * width * k_;
