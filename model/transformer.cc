@@ -12,8 +12,10 @@
 #include "absl/strings/str_join.h"
 #include "common/files.h"
 #include "common/status_macros.h"
+#include "model/kernels/train_elementwise.h"
 #include "model/safetensors.h"
 #include "model/torch_status.h"
+#include "model/transformer_fused.h"
 #include "model/transformer_operators.h"
 
 namespace millrace {
@@ -23,12 +25,17 @@ struct Transformer::Impl {
   at::Tensor flat, flat_grad;  // (P)
   std::vector<NamedParameter> parameters;
   ModelWeights weights;
-  ModelWeights leaves;  // the same storage as autograd leaves; defined with flat_grad
+  ModelWeights gradients;  // views of flat_grad
+  ModelWeights leaves;     // the storage of weights as autograd leaves; defined with flat_grad
+  std::unique_ptr<FusedTransformer> fused;  // on the CPU
   bool force_operators = false;
 
   Impl(const ModelConfig& c, at::Tensor parameters_on_device)
       : config(c), flat(std::move(parameters_on_device)) {
     weights = MakeWeightViews(config, flat);
+    if (flat.is_cpu() && config.head_dim <= kMaxHeadDim) {
+      fused = std::make_unique<FusedTransformer>(config, weights);
+    }
     int64_t offset = 0;
     for (ParameterShape& p : ParameterShapes(config)) {
       at::Tensor view = flat.narrow(0, offset, c10::multiply_integers(p.shape)).view(p.shape);
@@ -48,8 +55,8 @@ struct Transformer::Impl {
     // AccumulateGrad adds in place to a gradient that is already there, so each leaf starts with
     // its part of the flat buffer.
     leaves = weights;
-    ModelWeights grads = MakeWeightViews(config, flat_grad);
-    ForEachWeight(leaves, grads, [](at::Tensor& leaf, at::Tensor& grad) {
+    gradients = MakeWeightViews(config, flat_grad);
+    ForEachWeight(leaves, gradients, [](at::Tensor& leaf, at::Tensor& grad) {
       leaf = leaf.detach().set_requires_grad(true);
       leaf.mutable_grad() = grad;
     });
@@ -188,6 +195,10 @@ absl::StatusOr<at::Tensor> Transformer::Forward(const PackedBatch& batch) {
   return CatchTorch("training forward", [&]() -> absl::StatusOr<at::Tensor> {
     const bool train = c10::GradMode::is_enabled();
     if (train) impl_->AllocateGradients();
+    if (impl_->fused != nullptr && !impl_->force_operators) {
+      return train ? impl_->fused->ForwardWithGradient(batch, impl_->gradients, impl_->leaves.embed)
+                   : impl_->fused->Forward(batch);
+    }
     return ForwardWithOperators(impl_->config, train ? impl_->leaves : impl_->weights, batch);
   });
 }
