@@ -26,7 +26,10 @@ ALLOWED = {
         "buffer/buffer_client.h", "buffer/trajectory_proto.h",
         "weight_sync/publisher.h", "weight_sync/transport.h", "weight_sync/manifest.h",
     },
-    "cli": {"common", "environments", "evaluation", "model", "rollout_server/engine.h"},
+    "cli": {
+        "common", "environments", "evaluation", "model",
+        "rollout_server/engine.h", "rollout_server/sample_builder.h",
+    },
 }
 NO_TORCH = {"proto", "common", "evaluation", "environments", "buffer", "weight_sync"}
 NCCL_FILE = "weight_sync/nccl_transport.cc"

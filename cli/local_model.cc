@@ -1,0 +1,58 @@
+#include "cli/local_model.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "cli/run_dir.h"
+#include "common/files.h"
+#include "common/status_macros.h"
+#include "model/transformer.h"
+
+namespace millrace {
+namespace {
+
+constexpr int32_t kByteVocabulary = 259;  // Tokenizer::Bytes()
+constexpr int64_t kMostKvTokens = 4096;
+
+}  // namespace
+
+absl::StatusOr<LocalModel> LoadLocalModel(const std::string& run_or_model_dir,
+                                          const LocalModelOptions& options) {
+  LocalModel model;
+  MR_ASSIGN_OR_RETURN(model.dir, FindModelDir(run_or_model_dir));
+  MR_ASSIGN_OR_RETURN(model.tokenizer, Tokenizer::Load(model.dir));
+  MR_ASSIGN_OR_RETURN(std::unique_ptr<Transformer> transformer,
+                      Transformer::Load(model.dir, at::Device(options.device)));
+  const ModelConfig& config = transformer->config();
+  model.chat = model.tokenizer->vocab_size() > kByteVocabulary &&
+               model.tokenizer->TokenId("<|im_start|>") >= 0;
+  model.stop_ids = StopIds(*model.tokenizer, config.eos_ids);
+  Engine::Options engine;
+  engine.max_batch = options.max_batch;
+  engine.kv_tokens =
+      options.kv_tokens > 0 ? options.kv_tokens : std::min(config.max_position, kMostKvTokens);
+  model.longest = std::min(config.max_position, engine.kv_tokens);
+  engine.threads = options.threads > 0
+                       ? options.threads
+                       : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  model.metrics = std::make_unique<Metrics>();
+  MR_ASSIGN_OR_RETURN(model.engine,
+                      Engine::Start(std::move(transformer), engine, model.metrics.get()));
+  model.engine->SetVersion(0);
+  return model;
+}
+
+absl::StatusOr<RunConfig> LoadRunConfigOf(const std::string& dir) {
+  return LoadConfig(JoinPath(dir, "config.toml"));
+}
+
+absl::string_view StablePrefix(absl::string_view text) {
+  constexpr absl::string_view kReplacement = "\xEF\xBF\xBD";
+  while (absl::EndsWith(text, kReplacement)) text.remove_suffix(kReplacement.size());
+  return text;
+}
+
+}  // namespace millrace

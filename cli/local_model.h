@@ -1,0 +1,50 @@
+// A model of a folder with an engine in this process, for chat and eval. Not thread-safe.
+#ifndef MILLRACE_CLI_LOCAL_MODEL_H_
+#define MILLRACE_CLI_LOCAL_MODEL_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/config.h"
+#include "common/metrics.h"
+#include "model/tokenizer.h"
+#include "rollout_server/engine.h"
+
+namespace millrace {
+
+struct LocalModelOptions {
+  std::string device = "cpu";
+  int threads = 0;        // compute threads; 0 = all cores
+  int64_t max_batch = 1;  // samples decoded together
+  int64_t kv_tokens = 0;  // capacity of the KV cache; 0 = one sequence of the longest kind, at most
+                          // 4096 tokens
+};
+
+struct LocalModel {
+  std::string dir;    // the Hugging Face folder
+  bool chat = false;  // false: a byte tokenizer, the text is the prompt as it is
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::unique_ptr<Metrics> metrics;
+  std::unique_ptr<Engine> engine;  // last: it uses the others
+  std::vector<int32_t> stop_ids;
+  int64_t longest = 0;  // tokens of prompt and answer together
+};
+
+// `run_or_model_dir`: a run (its newest checkpoint) or a Hugging Face folder.
+absl::StatusOr<LocalModel> LoadLocalModel(const std::string& run_or_model_dir,
+                                          const LocalModelOptions& options);
+
+// The config of the run in `dir`; NOT_FOUND when it is a model folder.
+absl::StatusOr<RunConfig> LoadRunConfigOf(const std::string& dir);
+
+// The part of a growing decoded text that later tokens can't change any more: without a
+// replacement character at the end, which stands for a character whose bytes have not all come.
+absl::string_view StablePrefix(absl::string_view text);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_CLI_LOCAL_MODEL_H_

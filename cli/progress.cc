@@ -1,0 +1,144 @@
+#include "cli/progress.h"
+
+#include <sys/ioctl.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "cli/progress_format.h"
+#include "common/files.h"
+
+namespace millrace {
+namespace {
+
+constexpr size_t kPaceSteps = 8;  // steps whose mean length predicts the rest
+
+int TerminalWidth(FILE* out) {
+  winsize size{};
+  if (ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  return 100;
+}
+
+}  // namespace
+
+StatusTracker::StatusTracker(int64_t steps, int64_t sft_steps) {
+  status_.steps = steps;
+  status_.sft_steps = sft_steps;
+}
+
+std::vector<std::string> StatusTracker::OnMetrics(const nlohmann::json& line) {
+  const bool sft = JsonText(line, "phase") == "sft";
+  const int64_t step = JsonInteger(line, "step");
+  status_.tokens_per_second = JsonNumber(line, "tokens_per_second");
+  if (sft) {
+    status_.phase = RunPhase::kWarmUp;
+    status_.sft_step = step;
+    status_.sft_loss = JsonNumber(line, "loss");
+    // Hundreds of small steps: a line for every tenth.
+    if (step % 10 != 0) return {};
+    return {FormatStepLine(line, status_)};
+  }
+  status_.phase = RunPhase::kTraining;
+  status_.step = step;
+  status_.reward = JsonNumber(line, "reward_mean");
+  status_.staleness_mean = JsonNumber(line, "staleness_mean");
+  const auto seconds = line.find("seconds");
+  if (seconds != line.end() && seconds->is_object()) {
+    status_.step_seconds.push_back(JsonNumber(*seconds, "total"));
+    if (status_.step_seconds.size() > kPaceSteps) status_.step_seconds.pop_front();
+  }
+  const std::string text = FormatStepLine(line, status_);
+  if (status_.steps > 0 && step >= status_.steps) status_.phase = RunPhase::kEvaluatingAfter;
+  status_.eval_done = status_.eval_total = 0;
+  return {text};
+}
+
+std::vector<std::string> StatusTracker::OnEval(const nlohmann::json& line) {
+  EvalFigure figure;
+  figure.step = JsonInteger(line, "step");
+  figure.accuracy = JsonNumber(line, "accuracy");
+  figure.low = JsonNumber(line, "low");
+  figure.high = JsonNumber(line, "high");
+  figure.problems = JsonInteger(line, "problems");
+  figure.samples = JsonInteger(line, "samples");
+  // The sampled figure is the one that training moves; greedy ones are printed, not tracked,
+  // unless there is nothing else (the warm-up looks at greedy answers only).
+  if (JsonText(line, "mode") != "greedy" || JsonText(line, "kind") == "sft") {
+    status_.held_out = figure;
+  }
+  if (JsonText(line, "kind") == "before") {
+    before_seconds_[JsonText(line, "mode")] = JsonNumber(line, "seconds");
+    status_.before_seconds = 0;
+    for (const auto& [mode, seconds] : before_seconds_) status_.before_seconds += seconds;
+  }
+  status_.eval_done = status_.eval_total = 0;
+  reported_part_ = -1;
+  return {FormatEvalLine(line)};
+}
+
+std::vector<std::string> StatusTracker::OnEvent(const nlohmann::json& line) {
+  if (JsonText(line, "event") != "eval_progress") return {};
+  const std::string kind = JsonText(line, "kind");
+  if (kind == "before") status_.phase = RunPhase::kEvaluatingBefore;
+  if (kind == "after") status_.phase = RunPhase::kEvaluatingAfter;
+  status_.eval_done = JsonInteger(line, "done");
+  status_.eval_total = JsonInteger(line, "total");
+  if (status_.eval_total <= 0 || (kind != "before" && kind != "after")) return {};
+  // Plain output gets a line for every quarter.
+  const int64_t part = status_.eval_done * 4 / status_.eval_total;
+  if (part == reported_part_) return {};
+  reported_part_ = part;
+  return {absl::StrFormat("evaluating %s training: %d of %d problems", kind, status_.eval_done,
+                          status_.eval_total)};
+}
+
+ProgressDisplay::ProgressDisplay(const std::string& run_dir, Options options)
+    : options_(options),
+      tracker_(options.steps, options.sft_steps),
+      metrics_(JoinPath(run_dir, "metrics.jsonl")),
+      evals_(JoinPath(run_dir, "eval.jsonl")),
+      events_(JoinPath(run_dir, "events.jsonl")) {}
+
+void ProgressDisplay::Update() {
+  std::vector<std::string> lines;
+  const auto take = [&lines](std::vector<std::string> news, bool history) {
+    if (history) return;
+    for (std::string& line : news) lines.push_back(std::move(line));
+  };
+  events_.Poll([&](const nlohmann::json& line, bool history) {
+    if (!history) take(tracker_.OnEvent(line), false);
+  });
+  metrics_.Poll(
+      [&](const nlohmann::json& line, bool history) { take(tracker_.OnMetrics(line), history); });
+  evals_.Poll(
+      [&](const nlohmann::json& line, bool history) { take(tracker_.OnEval(line), history); });
+  // A terminal has the live line for steps; what is worth keeping are the evaluations.
+  for (const std::string& line : lines) {
+    if (!options_.terminal || line.rfind("held-out", 0) == 0) PrintLine(line);
+  }
+  if (!options_.terminal) return;
+  const std::string live = FormatLiveLine(tracker_.status(), TerminalWidth(options_.out) - 1);
+  if (live == shown_) return;
+  shown_ = live;
+  std::fprintf(options_.out, "\r\x1b[K%s", live.c_str());
+  std::fflush(options_.out);
+}
+
+void ProgressDisplay::PrintLine(const std::string& line) {
+  if (options_.terminal) {
+    std::fprintf(options_.out, "\r\x1b[K%s\n%s", line.c_str(), shown_.c_str());
+  } else {
+    std::fprintf(options_.out, "%s\n", line.c_str());
+  }
+  std::fflush(options_.out);
+}
+
+void ProgressDisplay::Finish() {
+  if (!options_.terminal) return;
+  std::fprintf(options_.out, "\r\x1b[K");
+  std::fflush(options_.out);
+  shown_.clear();
+}
+
+}  // namespace millrace

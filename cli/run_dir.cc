@@ -1,0 +1,145 @@
+#include "cli/run_dir.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "cli/progress_format.h"
+#include "common/config_schema.h"
+#include "common/files.h"
+#include "common/status_macros.h"
+
+namespace millrace {
+namespace {
+
+// What may differ between two lives of a run: how long, with how many hands, how patiently.
+bool MayChange(const ConfigField& field) {
+  static const auto* const kFields = new std::set<std::string>{"run.dir",
+                                                               "run.steps",
+                                                               "rollout.servers",
+                                                               "rollout.threads",
+                                                               "learner.threads",
+                                                               "buffer.address",
+                                                               "learner.checkpoint_every",
+                                                               "learner.keep_checkpoints",
+                                                               "weight_sync.address",
+                                                               "rollout.max_batch",
+                                                               "rollout.kv_tokens"};
+  return field.section == "supervisor" || field.section == "eval" ||
+         kFields->count(field.full_name()) > 0;
+}
+
+absl::Status CheckSameRun(const std::string& dir, const RunConfig& config) {
+  const std::string path = JoinPath(dir, "config.toml");
+  if (!FileExists(path)) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        "run directory ", dir, " is not empty and holds no run; choose another with --run-dir"));
+  }
+  MR_ASSIGN_OR_RETURN(const RunConfig old, LoadConfig(path));
+  std::vector<std::string> differences;
+  for (const ConfigField& field : ConfigSchema()) {
+    const std::string before = ConfigValueText(field, old);
+    const std::string now = ConfigValueText(field, config);
+    if (before != now && !MayChange(field)) {
+      differences.push_back(absl::StrCat(field.full_name(), " was ", before, " and is now ", now));
+    }
+  }
+  if (differences.empty()) return absl::OkStatus();
+  return absl::AlreadyExistsError(absl::StrCat("run directory ", dir, " holds another run (",
+                                               absl::StrJoin(differences, "; "),
+                                               "); choose another with --run-dir"));
+}
+
+absl::Status CheckNotFinished(const std::string& dir, const RunConfig& config) {
+  const auto text = ReadFile(JoinPath(dir, "summary.json"));
+  if (!text.ok()) return absl::OkStatus();
+  const auto summary = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!summary.is_object() || JsonInteger(summary, "steps") < config.run.steps) {
+    return absl::OkStatus();
+  }
+  return absl::AlreadyExistsError(absl::StrCat(
+      "the run in ", dir, " is finished (", config.run.steps,
+      " steps); raise run.steps to go on with it, or choose another directory with --run-dir"));
+}
+
+std::string Absolute(const std::string& path) {
+  std::error_code error;
+  const auto absolute = std::filesystem::absolute(path, error);
+  return error ? path : absolute.lexically_normal().string();
+}
+
+}  // namespace
+
+absl::StatusOr<RunDir> PrepareRunDir(RunConfig config, const std::string& dir, absl::Time now) {
+  RunDir run;
+  run.path = dir.empty() ? config.run.dir : dir;
+  if (run.path.empty()) {
+    run.path = absl::StrCat("runs/", config.run.name, "-",
+                            absl::FormatTime("%Y%m%d-%H%M%S", now, absl::LocalTimeZone()));
+  }
+  // Children and later commands may run in another folder.
+  config.run.dir = Absolute(run.path);
+  if (!config.model.path.empty()) config.model.path = Absolute(config.model.path);
+  if (FileExists(run.path)) {
+    MR_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDirectory(run.path));
+    if (!names.empty()) {
+      MR_RETURN_IF_ERROR(CheckSameRun(run.path, config));
+      MR_RETURN_IF_ERROR(CheckNotFinished(run.path, config));
+      run.resumed = true;
+    }
+  }
+  if (const absl::Status status = CheckWritableDirectory(run.path); !status.ok()) {
+    return absl::Status(status.code(), absl::StrCat("run directory ", run.path,
+                                                    " cannot be used: ", status.message()));
+  }
+  MR_RETURN_IF_ERROR(WriteFileAtomically(JoinPath(run.path, "config.toml"), PrintConfig(config)));
+  MR_RETURN_IF_ERROR(MakeDirectories(JoinPath(run.path, "logs")));
+  // A summary says that a run is over; this one goes on.
+  MR_RETURN_IF_ERROR(RemoveRecursively(JoinPath(run.path, "summary.json")));
+  MR_RETURN_IF_ERROR(RemoveRecursively(JoinPath(run.path, "endpoints")));
+  MR_RETURN_IF_ERROR(MakeDirectories(JoinPath(run.path, "endpoints")));
+  run.config = std::move(config);
+  return run;
+}
+
+absl::Status AddPeakMemory(const std::string& run_dir,
+                           const std::map<std::string, int64_t>& peak_bytes) {
+  const std::string path = JoinPath(run_dir, "summary.json");
+  MR_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  auto json = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) {
+    return absl::DataLossError(absl::StrCat(path, " does not hold a JSON object"));
+  }
+  for (const auto& [name, bytes] : peak_bytes) json["peak_memory_bytes"][name] = bytes;
+  return WriteFileAtomically(path, json.dump(2) + "\n");
+}
+
+absl::StatusOr<std::string> FindModelDir(const std::string& run_or_model_dir) {
+  if (!FileExists(run_or_model_dir)) {
+    return absl::NotFoundError(absl::StrCat("there is no folder ", run_or_model_dir));
+  }
+  const std::string checkpoints = JoinPath(run_or_model_dir, "checkpoints");
+  if (const auto latest = ReadFile(JoinPath(checkpoints, "latest")); latest.ok()) {
+    const std::string dir = JoinPath(checkpoints, std::string(absl::StripAsciiWhitespace(*latest)));
+    if (FileExists(JoinPath(dir, "config.json"))) return dir;
+    return absl::NotFoundError(absl::StrCat(JoinPath(checkpoints, "latest"), " names ", dir,
+                                            ", which has no config.json"));
+  }
+  if (FileExists(JoinPath(run_or_model_dir, "config.json"))) return run_or_model_dir;
+  if (FileExists(checkpoints) || FileExists(JoinPath(run_or_model_dir, "config.toml"))) {
+    return absl::NotFoundError(
+        absl::StrCat("the run in ", run_or_model_dir, " has no checkpoint yet"));
+  }
+  return absl::NotFoundError(absl::StrCat(run_or_model_dir,
+                                          " is neither a run (checkpoints/latest) nor a model "
+                                          "folder (config.json)"));
+}
+
+}  // namespace millrace

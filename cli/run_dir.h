@@ -1,0 +1,38 @@
+// The run directory as the supervisor makes it. Thread-safe.
+#ifndef MILLRACE_CLI_RUN_DIR_H_
+#define MILLRACE_CLI_RUN_DIR_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/config.h"
+
+namespace millrace {
+
+struct RunDir {
+  std::string path;
+  RunConfig config;  // as written to config.toml: run.dir set, model.path absolute
+  bool resumed = false;
+};
+
+// Makes (or takes up again) the directory `dir`, or config.run.dir, or runs/<name>-<time of `now`>.
+// A non-empty one is refused unless it holds the same run: the same config but for fields that may
+// change between two lives of a run (steps, servers, threads, ...); the error names the field.
+// PERMISSION_DENIED and the like name a directory that cannot be written.
+absl::StatusOr<RunDir> PrepareRunDir(RunConfig config, const std::string& dir, absl::Time now);
+
+// Adds "peak_memory_bytes" to summary.json.
+absl::Status AddPeakMemory(const std::string& run_dir,
+                           const std::map<std::string, int64_t>& peak_bytes);
+
+// What follows a run or model folder given by the user: the newest checkpoint of a run, or the
+// folder itself when it has a config.json. NOT_FOUND says what was looked for.
+absl::StatusOr<std::string> FindModelDir(const std::string& run_or_model_dir);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_CLI_RUN_DIR_H_

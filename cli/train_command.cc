@@ -1,0 +1,135 @@
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "cli/commands.h"
+#include "cli/progress.h"
+#include "cli/run_dir.h"
+#include "cli/supervisor.h"
+#include "common/clock.h"
+#include "common/files.h"
+#include "common/net_util.h"
+#include "common/process.h"
+#include "common/status_macros.h"
+#include "environments/task.h"
+#include "model/run_model.h"
+
+namespace millrace {
+namespace {
+
+void PrintError(const absl::Status& status) {
+  std::fprintf(stderr, "millrace: %s\n", std::string(status.message()).c_str());
+}
+
+std::string OwnFolder() {
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? "." : self.parent_path().string();
+}
+
+// Everything that can be known to fail before anything is written or started.
+absl::Status CheckBeforeStart(const RunConfig& config, const std::string& program_dir) {
+  TaskOptions task;
+  task.name = config.task.name;
+  task.seed = static_cast<uint64_t>(config.task.seed);
+  task.max_number = config.task.max_number;
+  MR_RETURN_IF_ERROR(MakeTask(task).status());
+  MR_RETURN_IF_ERROR(LoadRunModel(config.model).status());
+  for (const std::string& address : {config.buffer.address, config.weight_sync.address}) {
+    if (address.empty()) continue;
+    MR_ASSIGN_OR_RETURN(const HostPort where, ParseHostPort(address));
+    MR_RETURN_IF_ERROR(CheckCanBind(where.host, where.port));
+  }
+  for (const char* name : {"millrace-buffer", "millrace-learner", "millrace-rollout"}) {
+    const std::string path = JoinPath(program_dir, name);
+    if (access(path.c_str(), X_OK) != 0) {
+      return absl::NotFoundError(absl::StrCat("program ", path, " is missing; build all programs"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void PrintSummary(const RunDir& run) {
+  const auto text = ReadFile(JoinPath(run.path, "summary.json"));
+  const auto summary = nlohmann::json::parse(text.value_or(""), nullptr, false);
+  if (!summary.is_object()) {
+    std::printf("The run is finished; it left no summary in %s.\n", run.path.c_str());
+    return;
+  }
+  std::printf("%s", FormatSummary(summary, run.path).c_str());
+}
+
+std::string ResumeHint(const TrainOptions& options, const RunDir& run) {
+  return absl::StrCat("millrace ", options.warm_up_only ? "sft " : "train ",
+                      JoinPath(run.path, "config.toml"), " --run-dir ", run.path);
+}
+
+int Supervise(const TrainOptions& options, const RunDir& run, const std::string& program_dir) {
+  const bool terminal = isatty(STDOUT_FILENO) != 0;
+  ProgressDisplay display(run.path, {stdout, terminal, run.config.run.steps, run.config.sft.steps});
+  Supervisor::Options supervisor_options;
+  supervisor_options.config = run.config;
+  supervisor_options.run_dir = run.path;
+  supervisor_options.program_dir = program_dir;
+  supervisor_options.wait_for_stop = WaitForStopSignal;
+  supervisor_options.tick = [&display] { display.Update(); };
+  supervisor_options.notice = [&display](const std::string& line) { display.PrintLine(line); };
+  Supervisor supervisor(std::move(supervisor_options));
+  const absl::StatusOr<RunEnd> end = supervisor.Run();
+  display.Update();
+  display.Finish();
+  if (!end.ok()) {
+    PrintError(end.status());
+    std::fprintf(stderr, "To go on from the last checkpoint: %s\n",
+                 ResumeHint(options, run).c_str());
+    return 1;
+  }
+  if (*end == RunEnd::kStopped) {
+    std::printf("Stopped. To go on from the last checkpoint:\n  %s\n",
+                ResumeHint(options, run).c_str());
+    return 130;
+  }
+  std::map<std::string, int64_t> peaks = supervisor.peak_memory_bytes();
+  peaks["millrace"] = PeakResidentBytes();
+  if (const absl::Status status = AddPeakMemory(run.path, peaks); !status.ok()) PrintError(status);
+  PrintSummary(run);
+  return 0;
+}
+
+}  // namespace
+
+int TrainCommand(const TrainOptions& options) {
+  std::vector<std::string> overrides = options.overrides;
+  if (options.warm_up_only) {
+    overrides.push_back("run.steps=0");
+    overrides.push_back("learner.warmup_steps=0");
+  }
+  absl::StatusOr<RunConfig> config = LoadConfig(options.config, overrides);
+  if (!config.ok()) {
+    PrintError(config.status());
+    return 2;
+  }
+  const std::string program_dir = options.program_dir.empty() ? OwnFolder() : options.program_dir;
+  if (const absl::Status status = CheckBeforeStart(*config, program_dir); !status.ok()) {
+    PrintError(status);
+    return 1;
+  }
+  InstallStopSignals();
+  const absl::StatusOr<RunDir> run =
+      PrepareRunDir(*std::move(config), options.run_dir, Clock::Real()->Now());
+  if (!run.ok()) {
+    PrintError(run.status());
+    return 1;
+  }
+  std::printf("%s run %s in %s (task %s; Ctrl-C stops it, and the same command resumes it)\n",
+              run->resumed ? "Resuming" : "Starting", run->config.run.name.c_str(),
+              run->path.c_str(), run->config.task.name.c_str());
+  std::fflush(stdout);
+  return Supervise(options, *run, program_dir);
+}
+
+}  // namespace millrace
