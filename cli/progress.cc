@@ -89,7 +89,7 @@ std::vector<std::string> StatusTracker::OnEvent(const nlohmann::json& line) {
   const int64_t part = status_.eval_done * 4 / status_.eval_total;
   if (part == reported_part_) return {};
   reported_part_ = part;
-  return {absl::StrFormat("evaluating %s training: %d of %d problems", kind, status_.eval_done,
+  return {absl::StrFormat("evaluating %s training: %d of %d samples", kind, status_.eval_done,
                           status_.eval_total)};
 }
 

@@ -38,7 +38,7 @@ struct RunStatus {
   double sft_loss = 0;
   double staleness_mean = 0;
   double tokens_per_second = 0;
-  int64_t eval_done = 0;               // problems of the evaluation in progress
+  int64_t eval_done = 0;               // samples of the evaluation in progress
   int64_t eval_total = 0;              // 0 = not known
   std::optional<EvalFigure> held_out;  // the newest one
   double before_seconds = 0;           // what the evaluation before took

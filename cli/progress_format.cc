@@ -173,7 +173,7 @@ std::string FormatLiveLine(const RunStatus& status, int width) {
       parts.push_back(absl::StrCat(
           PhaseName(status.phase), " ", FormatBar(ratio(status.eval_done, status.eval_total), kBar),
           status.eval_total > 0
-              ? absl::StrFormat(" %d/%d problems", status.eval_done, status.eval_total)
+              ? absl::StrFormat(" %d/%d samples", status.eval_done, status.eval_total)
               : ""));
       break;
     case RunPhase::kWarmUp:

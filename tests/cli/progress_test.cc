@@ -63,7 +63,7 @@ TEST(StatusTrackerTest, PhasesFollowTheRun) {
   tracker.OnEvent({{"event", "eval_progress"}, {"kind", "before"}, {"done", 50}, {"total", 200}});
   EXPECT_EQ(tracker.status().phase, RunPhase::kEvaluatingBefore);
   EXPECT_THAT(FormatLiveLine(tracker.status(), 200),
-              HasSubstr("evaluating before [#####...............] 50/200 problems"));
+              HasSubstr("evaluating before [#####...............] 50/200 samples"));
   tracker.OnMetrics({{"step", 10}, {"phase", "sft"}, {"loss", 2.5}});
   EXPECT_EQ(tracker.status().phase, RunPhase::kWarmUp);
   EXPECT_THAT(FormatLiveLine(tracker.status(), 200),
