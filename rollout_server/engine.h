@@ -42,8 +42,9 @@ struct EngineRequest {
   // after each token; may be empty.
   std::function<bool(absl::Span<const int32_t> tokens)> stop;
   int priority = 0;  // higher first (evaluation 1, training 0)
-  int64_t pinned_version =
-      -1;  // >= 0: only valid under this version; cancelled when another one is activated
+  // >= 0: sampled under this version only. Waits for it when it is yet to come; cancelled when a
+  // later one is activated.
+  int64_t pinned_version = -1;
   // Called once per sample, on the engine thread, as it ends. Must not block.
   std::function<void(GeneratedSample sample)> on_sample;
 };
@@ -61,7 +62,11 @@ class Engine {
     int64_t kv_tokens = 65536;
     int64_t prefill_chunk = 512;  // prompt tokens added to one step at most
     SwapMode swap_mode = SwapMode::kRecompute;
-    int threads = 1;  // compute threads
+    // Compute threads, the loop's own among them; also LibTorch's for this process. They spin for
+    // some tens of microseconds and then sleep. (Where LibTorch's own operators run beside other
+    // processes on the same cores, OMP_WAIT_POLICY=passive keeps OpenMP from spinning for
+    // milliseconds.)
+    int threads = 1;
   };
   struct Stats {
     int64_t version = -1;
