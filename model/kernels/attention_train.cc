@@ -135,50 +135,55 @@ MILLRACE_SIMD_INLINE void ForEachRow(const Work& w, F&& f) {
 
 MILLRACE_SIMD_INLINE void Scores(const Work& w, const Block& b) {
   const TileLeft queries{w.Query(b.row(), b.head), w.in.qk_stride, 1};
-  b.ForEachPiece([&](const Piece& p, int64_t length, int64_t column) {
+  b.ForEachPiece([&](const Piece& p, int64_t length, int64_t column) MILLRACE_SIMD_LAMBDA {
     TileProduct({b.rows, length, w.in.head_dim}, queries, {w.keys_t + p.local, w.columns},
                 {w.scores + column, w.score_stride}, false);
   });
 }
 
-// x[i] = exp(x[i] - shift) for i < seen, 0 up to the padded end; returns the sum.
+// x[i] = exp(x[i] - shift) for i < seen, 0 from there to the next whole vector after `end`; returns
+// the sum. Whole vectors only: what stands behind `seen` may be anything.
 MILLRACE_SIMD_INLINE float Exponentials(float* x, int64_t seen, int64_t end, float shift) {
   float lanes[kTileLanes] = {};
-  for (int64_t i = seen; i < end; ++i) x[i] = 0;
-  const int64_t whole = seen / kTileLanes * kTileLanes;
-  for (int64_t i = 0; i < whole; i += kTileLanes) {
+  int64_t i = 0;
+  for (; i + kTileLanes <= seen; i += kTileLanes) {
     for (int64_t j = 0; j < kTileLanes; ++j) {
       x[i + j] = FastExp(x[i + j] - shift);
       lanes[j] += x[i + j];
     }
   }
-  float sum = 0;
-  for (int64_t i = whole; i < seen; ++i) sum += x[i] = FastExp(x[i] - shift);
-  for (float lane : lanes) sum += lane;
-  return sum;
+  for (; i < end; i += kTileLanes) {
+    const int32_t left = static_cast<int32_t>(seen - i);
+    for (int32_t j = 0; j < kTileLanes; ++j) {
+      const float e = FastExp(x[i + j] - shift);
+      x[i + j] = j < left ? e : 0.0f;
+      lanes[j] += x[i + j];
+    }
+  }
+  return SumLanes(lanes);
 }
 
 MILLRACE_SIMD_INLINE float Largest(const float* x, int64_t n) {
   float lanes[kTileLanes];
   for (float& lane : lanes) lane = x[0];
-  const int64_t whole = n / kTileLanes * kTileLanes;
-  for (int64_t i = 0; i < whole; i += kTileLanes) {
-    for (int64_t j = 0; j < kTileLanes; ++j) lanes[j] = x[i + j] > lanes[j] ? x[i + j] : lanes[j];
+  for (int64_t i = 0; i < n; i += kTileLanes) {
+    const int32_t left = static_cast<int32_t>(n - i);
+    for (int32_t j = 0; j < kTileLanes; ++j) {
+      const float v = j < left ? x[i + j] : lanes[j];
+      lanes[j] = v > lanes[j] ? v : lanes[j];
+    }
   }
-  float max = x[0];
-  for (int64_t i = whole; i < n; ++i) max = x[i] > max ? x[i] : max;
-  for (float lane : lanes) max = lane > max ? lane : max;
-  return max;
+  return MaxLanes(lanes);
 }
 
 MILLRACE_SIMD_CLONES void ForwardItem(const Work& w, float* out, float* log_sum) {
   const int64_t dim = w.in.head_dim;
-  ForEachRow(w, [&](int64_t row, int64_t local) {
+  ForEachRow(w, [&](int64_t row, int64_t local) MILLRACE_SIMD_LAMBDA {
     const float *key = w.Key(row), *value = w.Value(row);
     for (int64_t i = 0; i < dim; ++i) w.keys_t[i * w.columns + local] = key[i];
     std::memcpy(w.values + local * w.d, value, dim * sizeof(float));
   });
-  ForEachBlock(w, [&](const Block& b) {
+  ForEachBlock(w, [&](const Block& b) MILLRACE_SIMD_LAMBDA {
     Scores(w, b);
     float scale[kQueryBlock];
     for (int64_t r = 0; r < b.rows; ++r) {
@@ -188,7 +193,7 @@ MILLRACE_SIMD_CLONES void ForwardItem(const Work& w, float* out, float* log_sum)
       scale[r] = 1.0f / sum;
       log_sum[(b.row() + r) * w.in.heads + b.head] = max + std::log(sum);
     }
-    b.ForEachPiece([&](const Piece& p, int64_t length, int64_t column) {
+    b.ForEachPiece([&](const Piece& p, int64_t length, int64_t column) MILLRACE_SIMD_LAMBDA {
       TileProduct({b.rows, dim, length}, {w.scores + column, w.score_stride, 1},
                   {w.values + p.local * w.d, w.d}, {w.result, w.d}, column > 0);
     });
@@ -199,30 +204,43 @@ MILLRACE_SIMD_CLONES void ForwardItem(const Work& w, float* out, float* log_sum)
   });
 }
 
+MILLRACE_SIMD_INLINE float InnerProduct(const float* a, const float* b, int64_t n) {
+  float lanes[kTileLanes] = {};
+  const int64_t whole = n / kTileLanes * kTileLanes;
+  for (int64_t i = 0; i < whole; i += kTileLanes) {
+    for (int64_t j = 0; j < kTileLanes; ++j) lanes[j] += a[i + j] * b[i + j];
+  }
+  float sum = 0;
+  for (int64_t i = whole; i < n; ++i) sum += a[i] * b[i];
+  return sum + SumLanes(lanes);
+}
+
 // scores = softmax, d_scores = gradient of the scores of the block.
 MILLRACE_SIMD_INLINE void ScoreGradients(const Work& w, const Block& b,
                                          const TrainAttentionGradient& g) {
   const int64_t dim = w.in.head_dim, width = w.in.heads * dim;
   const float* d_out = g.d_out + b.row() * width + b.head * dim;
   Scores(w, b);
-  b.ForEachPiece([&](const Piece& p, int64_t length, int64_t column) {
+  b.ForEachPiece([&](const Piece& p, int64_t length, int64_t column) MILLRACE_SIMD_LAMBDA {
     TileProduct({b.rows, length, dim}, {d_out, width, 1}, {w.values_t + p.local, w.columns},
                 {w.d_scores + column, w.score_stride}, false);
   });
   for (int64_t r = 0; r < b.rows; ++r) {
     const float* out = g.out + (b.row() + r) * width + b.head * dim;
-    float inner = 0;
-    for (int64_t i = 0; i < dim; ++i) inner += out[i] * d_out[r * width + i];
+    const float inner = InnerProduct(out, d_out + r * width, dim);
     float *x = w.scores + r * w.score_stride, *dx = w.d_scores + r * w.score_stride;
     Exponentials(x, b.Seen(r), b.keys(), g.log_sum[(b.row() + r) * w.in.heads + b.head]);
-    for (int64_t i = 0; i < b.Seen(r); ++i) dx[i] = x[i] * (dx[i] - inner);
-    for (int64_t i = b.Seen(r); i < b.keys(); ++i) dx[i] = 0;
+    const int32_t seen = static_cast<int32_t>(b.Seen(r)), keys = static_cast<int32_t>(b.keys());
+    for (int32_t i = 0; i < keys; ++i) {
+      const float d = x[i] * (dx[i] - inner);
+      dx[i] = i < seen ? d : 0.0f;
+    }
   }
 }
 
 MILLRACE_SIMD_CLONES void BackwardItem(const Work& w, const TrainAttentionGradient& g) {
   const int64_t dim = w.in.head_dim, width = w.in.heads * dim;
-  ForEachRow(w, [&](int64_t row, int64_t local) {
+  ForEachRow(w, [&](int64_t row, int64_t local) MILLRACE_SIMD_LAMBDA {
     const float *key = w.Key(row), *value = w.Value(row);
     for (int64_t i = 0; i < dim; ++i) {
       w.keys_t[i * w.columns + local] = key[i];
@@ -232,11 +250,11 @@ MILLRACE_SIMD_CLONES void BackwardItem(const Work& w, const TrainAttentionGradie
   });
   std::fill_n(w.d_keys, w.tree->tokens * w.d, 0.0f);
   std::fill_n(w.d_values, w.tree->tokens * w.d, 0.0f);
-  ForEachBlock(w, [&](const Block& b) {
+  ForEachBlock(w, [&](const Block& b) MILLRACE_SIMD_LAMBDA {
     ScoreGradients(w, b, g);
     const TileRows d_out{g.d_out + b.row() * width + b.head * dim, width};
     const TileRows queries{w.Query(b.row(), b.head), w.in.qk_stride};
-    b.ForEachPiece([&](const Piece& p, int64_t length, int64_t column) {
+    b.ForEachPiece([&](const Piece& p, int64_t length, int64_t column) MILLRACE_SIMD_LAMBDA {
       TileProduct({length, dim, b.rows}, {w.scores + column, 1, w.score_stride}, d_out,
                   {w.d_values + p.local * w.d, w.d}, true);
       TileProduct({length, dim, b.rows}, {w.d_scores + column, 1, w.score_stride}, queries,
@@ -249,7 +267,7 @@ MILLRACE_SIMD_CLONES void BackwardItem(const Work& w, const TrainAttentionGradie
                   dim * sizeof(float));
     }
   });
-  ForEachRow(w, [&](int64_t row, int64_t local) {
+  ForEachRow(w, [&](int64_t row, int64_t local) MILLRACE_SIMD_LAMBDA {
     float* to = g.d_qkv + row * g.d_qkv_stride + (w.in.heads + w.kv_head) * dim;
     std::memcpy(to, w.d_keys + local * w.d, dim * sizeof(float));
     std::memcpy(to + w.in.kv_heads * dim, w.d_values + local * w.d, dim * sizeof(float));

@@ -12,8 +12,6 @@
 namespace millrace {
 namespace {
 
-constexpr int64_t kLanes = 16;
-
 // Rows of one block of a reduction over rows: few enough that all threads have work, and the same
 // for any number of them.
 int64_t BlockRows(int64_t rows) { return std::max<int64_t>(64, (rows + 15) / 16); }
@@ -44,20 +42,18 @@ void ReduceBlocks(int64_t rows, int64_t width, float* total, const F& f) {
 // Sum over i of f(i) in independent lanes.
 template <typename F>
 MILLRACE_SIMD_INLINE float LaneSum(int64_t n, const F& f) {
-  float lanes[kLanes] = {};
-  const int64_t whole = n / kLanes * kLanes;
-  for (int64_t i = 0; i < whole; i += kLanes) {
-    for (int64_t j = 0; j < kLanes; ++j) lanes[j] += f(i + j);
+  float lanes[kSimdLanes] = {};
+  const int64_t whole = n / kSimdLanes * kSimdLanes;
+  for (int64_t i = 0; i < whole; i += kSimdLanes) {
+    for (int64_t j = 0; j < kSimdLanes; ++j) lanes[j] += f(i + j);
   }
   float sum = 0;
   for (int64_t i = whole; i < n; ++i) sum += f(i);
-  for (float lane : lanes) sum += lane;
-  return sum;
+  return sum + SumLanes(lanes);
 }
 
 MILLRACE_SIMD_INLINE float InverseRms(const float* x, int64_t n, float eps) {
-  const float squares = LaneSum(
-      n, [&](int64_t i) __attribute__((always_inline)) { return x[i] * x[i]; });
+  const float squares = LaneSum(n, [&](int64_t i) MILLRACE_SIMD_LAMBDA { return x[i] * x[i]; });
   return 1.0f / std::sqrt(squares / static_cast<float>(n) + eps);
 }
 
@@ -81,8 +77,8 @@ struct NormGradient {
 MILLRACE_SIMD_INLINE void NormRowBackward(const NormGradient& g, int64_t n, float eps,
                                           float* d_weight) {
   const float scale = InverseRms(g.x, n, eps);
-  const float inner = LaneSum(
-      n, [&](int64_t i) __attribute__((always_inline)) { return g.d_y[i] * g.weight[i] * g.x[i]; });
+  const float inner =
+      LaneSum(n, [&](int64_t i) MILLRACE_SIMD_LAMBDA { return g.d_y[i] * g.weight[i] * g.x[i]; });
   const float back = inner * scale * scale / static_cast<float>(n);
   if (g.add) {
     for (int64_t i = 0; i < n; ++i) {

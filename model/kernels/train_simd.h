@@ -12,8 +12,10 @@
 #else
 #define MILLRACE_SIMD_CLONES
 #endif
-// For helpers of such functions: they must be compiled into each clone.
+// For helpers of such functions, and for their lambdas (behind the parameter list): they must be
+// compiled into each clone, or they run as plain x86-64.
 #define MILLRACE_SIMD_INLINE inline __attribute__((always_inline))
+#define MILLRACE_SIMD_LAMBDA __attribute__((always_inline))
 
 namespace millrace {
 
@@ -35,6 +37,22 @@ MILLRACE_SIMD_INLINE float FastExp(float x) {
   const int32_t exponent = (std::bit_cast<int32_t>(shifted) - 0x4B400000 + 127) << 23;
   const float result = p * std::bit_cast<float>(exponent);
   return x < -87.3f ? 0.0f : result;
+}
+
+constexpr int64_t kSimdLanes = 16;  // floats that the kernels work on side by side
+
+// Sum and maximum of kSimdLanes values; overwrites them.
+MILLRACE_SIMD_INLINE float SumLanes(float* lanes) {
+  for (int64_t w = kSimdLanes / 2; w > 0; w /= 2) {
+    for (int64_t j = 0; j < w; ++j) lanes[j] += lanes[j + w];
+  }
+  return lanes[0];
+}
+MILLRACE_SIMD_INLINE float MaxLanes(float* lanes) {
+  for (int64_t w = kSimdLanes / 2; w > 0; w /= 2) {
+    for (int64_t j = 0; j < w; ++j) lanes[j] = lanes[j] > lanes[j + w] ? lanes[j] : lanes[j + w];
+  }
+  return lanes[0];
 }
 
 }  // namespace millrace

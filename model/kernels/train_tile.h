@@ -9,7 +9,7 @@
 
 namespace millrace {
 
-constexpr int64_t kTileLanes = 16;
+constexpr int64_t kTileLanes = kSimdLanes;
 // Sixteen floats: one AVX-512 register, two of AVX2, four of SSE.
 typedef float TileVector __attribute__((vector_size(64), aligned(4), may_alias));
 
@@ -59,7 +59,7 @@ MILLRACE_SIMD_INLINE void TileBlock(int64_t depth, TileLeft a, TileRows b, TileO
 template <int kVectors>
 MILLRACE_SIMD_INLINE void TileColumn(int64_t rows, int64_t depth, TileLeft a, TileRows b, TileOut c,
                                      bool add) {
-  const auto skip = [&](int64_t n) {
+  const auto skip = [&](int64_t n) MILLRACE_SIMD_LAMBDA {
     rows -= n;
     a.data += n * a.row;
     c.data += n * c.stride;
