@@ -214,6 +214,7 @@ void BufferCore::UpdateMetrics() {
   in.queued_bytes.Set(static_cast<double>(store_->queued_bytes()));
   // Counters go on from the totals of the whole run, also after a restart.
   absl::MutexLock lock(&mu_);
+  in.waiting.Set(static_cast<double>(lease_waits_.size() + batch_waits_.size()));
   in.active_leases.Set(static_cast<double>(groups_.Counts().active_leases));
   const auto follow = [](Counter& counter, double total) {
     if (total > counter.Value()) counter.Increment(total - counter.Value());

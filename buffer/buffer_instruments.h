@@ -16,7 +16,7 @@ struct BufferCore::Instruments {
   Counter &push_stored, &push_duplicate, &push_refused, &push_errors;
   Histogram &push_seconds, &staleness;
   Gauge &active_leases, &leased, &ready, &assigned, &committed, &window, &drop_rate, &version,
-      &queued_bytes;
+      &queued_bytes, &waiting;
   Counter &expired_leases, &dropped_tokens;
 };
 

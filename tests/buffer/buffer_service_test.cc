@@ -240,30 +240,32 @@ TEST(BufferServiceTest, WaitingServersAreEachGivenAShare) {
   EXPECT_THAT(of_b->leases, SizeIs(2));
 }
 
-TEST(BufferServiceTest, ACallerThatGoesAwayLeavesNoLeaseBehind) {
+TEST(BufferServiceTest, ACallerThatGoesAwayTakesNoLease) {
   BufferHarness buffer;
   BufferClient client(buffer.ClientOptions());
-  {
-    grpc::ClientContext context;
-    SetDeadline(&context, absl::Milliseconds(50));
-    v1::LeaseRequest request;
-    request.set_run("run-a");
-    request.set_server("gone");
-    request.set_max_groups(10);
-    request.set_wait_ms(60000);
-    v1::LeaseReply reply;
-    EXPECT_EQ(buffer.Stub()->Lease(&context, request, &reply).error_code(),
-              grpc::StatusCode::DEADLINE_EXCEEDED);
-  }
-  // The server learns of it a moment later than the client: ask until a lease can be had by then.
-  absl::Notification cancelled;
-  const BufferCore::WaitId id =
-      buffer.core().Lease("also gone", 10, kLong, [&](absl::StatusOr<LeaseResult> result) {
-        EXPECT_THAT(result, StatusIs(absl::StatusCode::kCancelled));
-        cancelled.Notify();
-      });
-  buffer.core().CancelWait(id);
-  ASSERT_TRUE(cancelled.WaitForNotificationWithTimeout(kLong));
+  grpc::ClientContext context;
+  SetDeadline(&context, absl::Milliseconds(50));
+  v1::LeaseRequest request;
+  request.set_run("run-a");
+  request.set_server("gone");
+  request.set_max_groups(10);
+  request.set_wait_ms(600000);
+  v1::LeaseReply reply;
+  EXPECT_EQ(buffer.Stub()->Lease(&context, request, &reply).error_code(),
+            grpc::StatusCode::DEADLINE_EXCEEDED);
+  // The server learns of it a moment after the client.
+  const absl::Time limit = absl::Now() + kLong;
+  std::string text;
+  do {
+    buffer.core().UpdateMetrics();
+    text = buffer.metrics().Serialize();
+    std::this_thread::yield();
+  } while (text.find("millrace_buffer_waiting_calls 0") == std::string::npos &&
+           absl::Now() < limit);
+  EXPECT_THAT(text, HasSubstr("millrace_buffer_waiting_calls 0"));
+  ASSERT_OK(client.SetVersion(0));
+  ASSERT_OK_AND_ASSIGN(const BufferStats stats, client.Stats());
+  EXPECT_EQ(stats.leased_groups, 0u);
 }
 
 TEST(BufferServiceTest, ReleasedGroupsAreLeasedAgainAtOnce) {
