@@ -67,9 +67,9 @@ MILLRACE_SIMD_CLONES void NormRows(const RmsNormShape& s, int64_t begin, int64_t
   }
 }
 
-struct NormGradient {
-  const float *x, *weight, *d_y;
-  float* d_x;  // not d_y
+struct NormGradient {  // of memory that does not overlap
+  const float *__restrict x, *__restrict weight, *__restrict d_y;
+  float* __restrict d_x;
   bool add;
 };
 
@@ -111,8 +111,8 @@ MILLRACE_SIMD_CLONES void RotateRows(const RotaryShape& s, int64_t begin, int64_
     const float* sin = cos + half;
     for (int64_t h = 0; h < s.heads + s.kv_heads; ++h) {
       const bool query = h < s.heads;
-      const float* x = qkv + r * s.QkvWidth() + h * s.head_dim;
-      float* y = qk + r * s.QkWidth() + h * s.head_dim;
+      const float* __restrict x = qkv + r * s.QkvWidth() + h * s.head_dim;
+      float* __restrict y = qk + r * s.QkWidth() + h * s.head_dim;
       const float* norm = query ? s.q_norm : s.k_norm;
       float scale = query ? query_scale : 1.0f;
       if (norm != nullptr) {
@@ -144,7 +144,7 @@ MILLRACE_SIMD_CLONES void RotateRowsBackward(const RotaryShape& s, int64_t begin
     const float* sin = cos + half;
     for (int64_t h = 0; h < s.heads + s.kv_heads; ++h) {
       const bool query = h < s.heads;
-      float* d = d_qkv + r * s.QkvWidth() + h * s.head_dim;
+      float* __restrict d = d_qkv + r * s.QkvWidth() + h * s.head_dim;
       const float scale = query ? query_scale : 1.0f;
       for (int64_t i = 0; i < half; ++i) {
         const float a = d[i] * scale, b = d[i + half] * scale;
@@ -167,8 +167,8 @@ MILLRACE_SIMD_INLINE float Sigmoid(float x) { return 1.0f / (1.0f + FastExp(-x))
 
 MILLRACE_SIMD_CLONES void SwiGluRows(int64_t rows, int64_t width, const float* gate_up, float* y) {
   for (int64_t r = 0; r < rows; ++r) {
-    const float *gate = gate_up + r * 2 * width, *up = gate + width;
-    float* yr = y + r * width;
+    const float *__restrict gate = gate_up + r * 2 * width, *__restrict up = gate + width;
+    float* __restrict yr = y + r * width;
     for (int64_t i = 0; i < width; ++i) yr[i] = gate[i] * Sigmoid(gate[i]) * up[i];
   }
 }
@@ -176,9 +176,9 @@ MILLRACE_SIMD_CLONES void SwiGluRows(int64_t rows, int64_t width, const float* g
 MILLRACE_SIMD_CLONES void SwiGluRowsBackward(int64_t rows, int64_t width, const float* d_y,
                                              float* gate_up, float* y) {
   for (int64_t r = 0; r < rows; ++r) {
-    float *gate = gate_up + r * 2 * width, *up = gate + width;
-    const float* d = d_y + r * width;
-    float* yr = y + r * width;
+    float *__restrict gate = gate_up + r * 2 * width, *__restrict up = gate + width;
+    const float* __restrict d = d_y + r * width;
+    float* __restrict yr = y + r * width;
     for (int64_t i = 0; i < width; ++i) {
       const float g = gate[i], u = up[i], s = Sigmoid(g), silu = g * s;
       yr[i] = silu * u;
