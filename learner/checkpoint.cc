@@ -26,9 +26,18 @@
 #include "nlohmann/json.hpp"
 
 namespace millrace {
+
+struct Checkpointer::Snapshot {
+  std::unique_ptr<Transformer> model;
+  const Tokenizer* tokenizer = nullptr;
+  at::Tensor first, second;  // undefined without an optimizer
+  TrainerState state;
+};
+
 namespace {
 
 using nlohmann::json;
+using Job = Checkpointer::Snapshot;
 
 constexpr int kFormat = 1;
 constexpr char kTemporary[] = ".part-";
@@ -80,13 +89,6 @@ json ToJson(const TrainerState& s) {
           {"seconds", s.seconds},
           {"dropped", s.dropped}};
 }
-
-struct Job {
-  std::unique_ptr<Transformer> model;
-  const Tokenizer* tokenizer = nullptr;
-  at::Tensor first, second;  // undefined without an optimizer
-  TrainerState state;
-};
 
 // Renames `from` over `to`, which may be there already.
 absl::Status ReplaceDirectory(const std::string& from, const std::string& to) {
@@ -160,7 +162,7 @@ std::string HexDigest(const void* data, size_t size) {
 struct Checkpointer::Impl {
   Options options;
   absl::Mutex mu;
-  std::unique_ptr<Job> job ABSL_GUARDED_BY(mu);  // waiting to be written
+  std::shared_ptr<Job> job ABSL_GUARDED_BY(mu);  // waiting to be written
   bool writing ABSL_GUARDED_BY(mu) = false;
   bool closing ABSL_GUARDED_BY(mu) = false;
   int64_t step ABSL_GUARDED_BY(mu) = -1;  // newest asked for
@@ -172,7 +174,7 @@ struct Checkpointer::Impl {
 
   void Run() {
     for (;;) {
-      std::unique_ptr<Job> mine;
+      std::shared_ptr<Job> mine;
       {
         absl::MutexLock lock(&mu);
         mu.Await(absl::Condition(this, &Impl::Wanted));
@@ -219,14 +221,15 @@ Checkpointer::~Checkpointer() {
   impl_->thread.join();
 }
 
-absl::Status Checkpointer::Save(const Transformer& model, const Tokenizer& tokenizer,
-                                const AdamW* optimizer, TrainerState state) {
+absl::StatusOr<std::shared_ptr<Checkpointer::Snapshot>> Checkpointer::Take(
+    const Transformer& model, const Tokenizer& tokenizer, const AdamW* optimizer,
+    TrainerState state) {
   {
     // One snapshot at a time is held in memory.
     absl::MutexLock lock(&impl_->mu);
     MR_RETURN_IF_ERROR(impl_->WaitIdle());
   }
-  auto job = std::make_unique<Job>();
+  auto job = std::make_shared<Snapshot>();
   try {
     MR_ASSIGN_OR_RETURN(job->model, model.Clone());
     if (optimizer != nullptr) {
@@ -239,9 +242,20 @@ absl::Status Checkpointer::Save(const Transformer& model, const Tokenizer& token
   }
   job->tokenizer = &tokenizer;
   job->state = std::move(state);
+  return job;
+}
+
+void Checkpointer::Write(std::shared_ptr<Snapshot> snapshot) {
   absl::MutexLock lock(&impl_->mu);
-  impl_->step = job->state.step;
-  impl_->job = std::move(job);
+  impl_->step = snapshot->state.step;
+  impl_->job = std::move(snapshot);
+}
+
+absl::Status Checkpointer::Save(const Transformer& model, const Tokenizer& tokenizer,
+                                const AdamW* optimizer, TrainerState state) {
+  MR_ASSIGN_OR_RETURN(std::shared_ptr<Snapshot> snapshot,
+                      Take(model, tokenizer, optimizer, std::move(state)));
+  Write(std::move(snapshot));
   return absl::OkStatus();
 }
 

@@ -57,9 +57,16 @@ class Checkpointer {
   explicit Checkpointer(Options options);
   ~Checkpointer();  // waits for the write in progress
 
-  // Copies weights and moments and returns; the write goes on in the background. Waits for the
-  // write before it and returns its error, if any. `optimizer` may be null (no moments are saved),
-  // `tokenizer` must live until Wait().
+  // Copies weights and moments for Write(). Waits for the write before it and returns its error, if
+  // any. `optimizer` may be null (no moments are saved); `tokenizer` must live until the write
+  // ended.
+  struct Snapshot;
+  absl::StatusOr<std::shared_ptr<Snapshot>> Take(const Transformer& model,
+                                                 const Tokenizer& tokenizer, const AdamW* optimizer,
+                                                 TrainerState state);
+  // Starts writing in the background.
+  void Write(std::shared_ptr<Snapshot> snapshot);
+  // Take and Write.
   absl::Status Save(const Transformer& model, const Tokenizer& tokenizer, const AdamW* optimizer,
                     TrainerState state);
   // Until nothing is being written. Returns the error of the last write once.

@@ -1,5 +1,6 @@
 // Whole training runs against recorded ones (tests/golden/e2e).
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>
 
 #include <iostream>
@@ -19,6 +20,10 @@ using testing::ReadGolden;
 constexpr double kLossTolerance = 1e-4;
 constexpr double kGradNormTolerance = 1e-3;  // relative
 constexpr double kLogitTolerance = 5e-3;
+
+// Threads that wait for each other while others use the cores make these tests a hundred times
+// slower.
+const bool kOneThread = (at::set_num_threads(1), true);
 
 std::string ModelDir() { return std::string(MILLRACE_GOLDEN_DIR) + "/models/qwen3_tied"; }
 
