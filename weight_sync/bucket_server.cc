@@ -94,12 +94,10 @@ struct BucketServer::Impl {
     }
   }
 
-  int PollMillis() {
+  absl::Time NextDeadline() const {
     absl::Time first = absl::InfiniteFuture();
     for (const auto& c : connections) first = std::min(first, c->next_deadline());
-    absl::Duration left = first - Clock::Real()->Now();
-    if (left <= absl::ZeroDuration()) return 0;
-    return static_cast<int>(std::min<int64_t>(absl::ToInt64Milliseconds(left) + 1, 60'000));
+    return first;
   }
 
   void Loop() {
@@ -109,7 +107,9 @@ struct BucketServer::Impl {
       fds.assign({{wake.fd(), POLLIN, 0}, {tcp.fd.get(), POLLIN, 0}, {same_host.get(), POLLIN, 0}});
       const size_t head = fds.size();
       for (const auto& c : connections) fds.push_back({c->fd(), c->events(), 0});
-      if (poll(fds.data(), fds.size(), PollMillis()) < 0 && errno != EINTR) return;
+      if (poll(fds.data(), fds.size(), PollMillis(NextDeadline(), Clock::Real()->Now())) < 0 &&
+          errno != EINTR)
+        return;
       wake.Drain();
       absl::Time now = Clock::Real()->Now();
       for (size_t i = 0; i < connections.size(); ++i) {
@@ -121,8 +121,8 @@ struct BucketServer::Impl {
       connections.erase(std::remove_if(connections.begin(), connections.end(),
                                        [](const auto& c) { return c->closed(); }),
                         connections.end());
-      Accept(tcp.fd, false);
-      if (same_host.valid()) Accept(same_host, true);
+      if (fds[1].revents != 0) Accept(tcp.fd, false);
+      if (fds[2].revents != 0) Accept(same_host, true);
     }
   }
 };

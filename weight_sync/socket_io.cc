@@ -24,6 +24,9 @@
 namespace millrace {
 namespace {
 
+// A reader sleeps until this much has come, rather than waking for every segment.
+constexpr size_t kWakeBytes = 256 << 10;
+
 using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
 absl::StatusOr<AddressList> Resolve(const std::string& address, bool passive) {
@@ -40,12 +43,6 @@ absl::StatusOr<AddressList> Resolve(const std::string& address, bool passive) {
         absl::StrCat("cannot resolve '", address, "': ", gai_strerror(error)));
   }
   return AddressList(found, &freeaddrinfo);
-}
-
-int MillisUntil(absl::Time deadline) {
-  absl::Duration left = deadline - Clock::Real()->Now();
-  if (left <= absl::ZeroDuration()) return 0;
-  return static_cast<int>(std::min<int64_t>(absl::ToInt64Milliseconds(left) + 1, 3'600'000));
 }
 
 int BoundPort(int fd) {
@@ -75,6 +72,13 @@ void WakeFd::Drain() {
   [[maybe_unused]] ssize_t got = read(fd_.get(), &count, sizeof(count));
 }
 
+int PollMillis(absl::Time deadline, absl::Time now) {
+  // Cut off before the conversion: an infinite wait has no number of milliseconds.
+  const absl::Duration left =
+      std::clamp(deadline - now, absl::ZeroDuration(), absl::Duration(absl::Minutes(1)));
+  return left == absl::ZeroDuration() ? 0 : static_cast<int>(absl::ToInt64Milliseconds(left)) + 1;
+}
+
 absl::StatusOr<ListenSocket> ListenTcp(const std::string& address) {
   MR_ASSIGN_OR_RETURN(AddressList found, Resolve(address, true));
   Fd fd(socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -93,7 +97,7 @@ absl::StatusOr<ListenSocket> ListenTcp(const std::string& address) {
 absl::Status Connection::Wait(short events, absl::Time deadline) {
   while (true) {
     pollfd fds[2] = {{fd_.get(), events, 0}, {abort_fd_, POLLIN, 0}};
-    int ready = poll(fds, abort_fd_ >= 0 ? 2 : 1, MillisUntil(deadline));
+    int ready = poll(fds, abort_fd_ >= 0 ? 2 : 1, PollMillis(deadline, Clock::Real()->Now()));
     if (ready < 0 && errno == EINTR) continue;
     if (ready < 0) return absl::InternalError(absl::StrCat("poll: ", strerror(errno)));
     if (abort_fd_ >= 0 && (fds[1].revents & POLLIN) != 0) return absl::CancelledError("aborted");
@@ -166,12 +170,19 @@ absl::Status Connection::SendAll(absl::Span<const std::byte> bytes, absl::Time d
   return absl::OkStatus();
 }
 
+void Connection::WakeAt(int bytes) {
+  if (bytes == wake_at_) return;
+  wake_at_ = bytes;
+  setsockopt(fd_.get(), SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof(bytes));
+}
+
 absl::StatusOr<size_t> Connection::RecvSome(absl::Span<std::byte> into, absl::Time deadline) {
   while (true) {
     ssize_t got = recv(fd_.get(), into.data(), into.size(), 0);
     if (got > 0) return static_cast<size_t>(got);
     if (got == 0) return absl::UnavailableError("the other end closed the connection");
     if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      WakeAt(static_cast<int>(std::min(into.size(), kWakeBytes)));
       MR_RETURN_IF_ERROR(Wait(POLLIN, deadline));
     } else if (errno != EINTR) {
       return absl::UnavailableError(absl::StrCat("recv: ", strerror(errno)));

@@ -48,6 +48,9 @@ class WakeFd {
   Fd fd_;
 };
 
+// What to give to poll() so that it returns at `deadline`, or after a minute if that is sooner.
+int PollMillis(absl::Time deadline, absl::Time now);
+
 struct ListenSocket {
   Fd fd;  // non-blocking
   int port = 0;
@@ -65,8 +68,9 @@ class Connection {
   static absl::StatusOr<Connection> DialUnix(const std::string& name, absl::Time deadline,
                                              int abort_fd);
   absl::Status SendAll(absl::Span<const std::byte> bytes, absl::Time deadline);
-  // Reads at least one byte. UNAVAILABLE when the other end closed, DEADLINE_EXCEEDED when nothing
-  // came.
+  // Reads at least one byte; `into` must not ask for more than the other end is going to send, for
+  // the wait goes on until a good part of it is there. UNAVAILABLE when the other end closed,
+  // DEADLINE_EXCEEDED when nothing came.
   absl::StatusOr<size_t> RecvSome(absl::Span<std::byte> into, absl::Time deadline);
   absl::Status RecvAll(absl::Span<std::byte> into, absl::Time deadline);
   // Reads `into` wholly, and the descriptor that came with it (invalid when none did).
@@ -76,8 +80,10 @@ class Connection {
  private:
   Connection(Fd fd, int abort_fd) : fd_(std::move(fd)), abort_fd_(abort_fd) {}
   absl::Status Wait(short events, absl::Time deadline);
+  void WakeAt(int bytes);
   Fd fd_;
   int abort_fd_;
+  int wake_at_ = 1;  // bytes that make the socket readable
 };
 
 }  // namespace millrace

@@ -22,8 +22,7 @@ constexpr size_t kReadPiece = 512 << 10;
 // Waits until `deadline` or until `fd` becomes readable.
 void WaitReadable(int fd, absl::Time deadline) {
   pollfd wait{fd, POLLIN, 0};
-  int64_t millis = absl::ToInt64Milliseconds(deadline - Clock::Real()->Now());
-  if (millis > 0) poll(&wait, 1, static_cast<int>(std::min<int64_t>(millis, 60'000)));
+  poll(&wait, 1, PollMillis(deadline, Clock::Real()->Now()));
 }
 
 }  // namespace

@@ -272,7 +272,7 @@ TEST_F(WeightSync, MembersLeaveWhenTheyStop) {
     ASSERT_TRUE(publisher_->Publish(0, FakeWeights(1).spans()).ok());
     ASSERT_TRUE(member.subscriber->WaitForVersion(0, kLong).ok());
   }
-  EXPECT_EQ(publisher_->Members().size(), 0u);
+  AwaitMembers(0);
 }
 
 TEST_F(WeightSync, StrangersAreRefusedAndToldWhy) {
