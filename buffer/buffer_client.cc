@@ -39,6 +39,12 @@ GroupLease LeaseOf(const v1::GroupLease& proto) {
   return lease;
 }
 
+// This client cancels no call of its own, so CANCELLED and UNKNOWN come from a server that was cut
+// off.
+bool MayPass(const absl::Status& status) {
+  return IsRetryable(status) || absl::IsCancelled(status) || absl::IsUnknown(status);
+}
+
 template <typename Request>
 void AddLeases(const std::vector<LeaseName>& leases, Request* request) {
   for (const LeaseName& lease : leases) {
@@ -101,7 +107,7 @@ struct BufferClient::Impl {
       SetDeadline(&context, timeout);
       const absl::Status status =
           FromGrpc(call(&context), absl::StrCat(what, " on the buffer at ", options.address));
-      if (status.ok() || !IsRetryable(status)) return status;
+      if (status.ok() || !MayPass(status)) return status;
       const absl::Duration delay = backoff.Next();
       if (Clock::Real()->Now() + delay >= give_up) {
         return absl::Status(status.code(),

@@ -60,7 +60,7 @@ void BufferCore::Rewind(uint64_t step, Reply<RewindResult> reply) {
     // Whoever waits for a batch is the learner's previous life.
     for (BatchWait& wait : batch_waits_) {
       actions.push_back([old = std::move(wait.reply)] {
-        old(absl::CancelledError("the learner restarted: Rewind was called"));
+        old(absl::FailedPreconditionError("the learner restarted: Rewind was called"));
       });
     }
     batch_waits_.clear();
@@ -187,6 +187,8 @@ BufferCore::Instruments::Instruments(Metrics* metrics)
       version(Gauged("millrace_buffer_version", "The learner's newest version, -1 = none.")),
       queued_bytes(
           Gauged("millrace_buffer_queued_bytes", "Bytes of trajectories that wait for the disk.")),
+      waiting(Gauged("millrace_buffer_waiting_calls",
+                     "Lease and NextBatch calls that wait for groups.")),
       expired_leases(
           metrics->AddCounter("millrace_buffer_expired_leases_total", "Leases that ran out.")),
       dropped_tokens(metrics->AddCounter("millrace_buffer_dropped_tokens_total",

@@ -286,7 +286,7 @@ TEST(BufferServiceTest, RewindEndsTheWaitOfTheLearnersPreviousLife) {
   ASSERT_OK(learner.SetVersion(0));
   absl::Notification ended;
   buffer.core().NextBatch(1, 0, kLong, [&](absl::StatusOr<BatchPlan> plan) {
-    EXPECT_THAT(plan, StatusIs(absl::StatusCode::kCancelled, HasSubstr("Rewind")));
+    EXPECT_THAT(plan, StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("Rewind")));
     ended.Notify();
   });
   ASSERT_OK_AND_ASSIGN(const RewindResult rewound, learner.Rewind(0));
