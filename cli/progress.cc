@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "cli/progress_format.h"
 #include "common/files.h"
@@ -73,24 +73,53 @@ std::vector<std::string> StatusTracker::OnEval(const nlohmann::json& line) {
     for (const auto& [mode, seconds] : before_seconds_) status_.before_seconds += seconds;
   }
   status_.eval_done = status_.eval_total = 0;
-  reported_part_ = -1;
+  reported_part_ = 0;
   return {FormatEvalLine(line)};
 }
 
 std::vector<std::string> StatusTracker::OnEvent(const nlohmann::json& line) {
-  if (JsonText(line, "event") != "eval_progress") return {};
+  const std::string event = JsonText(line, "event");
+  if (event == "phase") return OnPhase(JsonText(line, "phase"));
+  if (event == "eval_progress") return OnEvalProgress(line);
+  if (event == "sft_done") return {"warm-up done: " + JsonText(line, "message")};
+  return {};
+}
+
+std::vector<std::string> StatusTracker::OnPhase(const std::string& phase) {
+  struct Phase {
+    const char* name;
+    RunPhase phase;
+    const char* line;
+  };
+  static constexpr Phase kPhases[] = {
+      {"sft", RunPhase::kWarmUp, "supervised warm-up"},
+      {"evaluate_before", RunPhase::kEvaluatingBefore, "evaluating before training"},
+      {"train", RunPhase::kTraining, "training"},
+      {"evaluate_after", RunPhase::kEvaluatingAfter, "evaluating after training"},
+      {"finished", RunPhase::kFinishing, "finishing"}};
+  for (const Phase& known : kPhases) {
+    if (phase != known.name) continue;
+    status_.phase = known.phase;
+    status_.eval_done = status_.eval_total = 0;
+    reported_part_ = 0;
+    return {known.line};
+  }
+  return {};
+}
+
+std::vector<std::string> StatusTracker::OnEvalProgress(const nlohmann::json& line) {
   const std::string kind = JsonText(line, "kind");
-  if (kind == "before") status_.phase = RunPhase::kEvaluatingBefore;
-  if (kind == "after") status_.phase = RunPhase::kEvaluatingAfter;
+  if (kind != "before" && kind != "after") return {};  // beside training, which goes on
+  status_.phase = kind == "before" ? RunPhase::kEvaluatingBefore : RunPhase::kEvaluatingAfter;
   status_.eval_done = JsonInteger(line, "done");
   status_.eval_total = JsonInteger(line, "total");
-  if (status_.eval_total <= 0 || (kind != "before" && kind != "after")) return {};
+  if (status_.eval_total <= 0) return {};
   // Plain output gets a line for every quarter.
   const int64_t part = status_.eval_done * 4 / status_.eval_total;
   if (part == reported_part_) return {};
   reported_part_ = part;
-  return {absl::StrFormat("evaluating %s training: %d of %d samples", kind, status_.eval_done,
-                          status_.eval_total)};
+  return {absl::StrFormat("evaluating %s training, %s: %d of %d problems", kind,
+                          JsonText(line, "mode"), status_.eval_done, status_.eval_total)};
 }
 
 ProgressDisplay::ProgressDisplay(const std::string& run_dir, Options options)
@@ -115,7 +144,8 @@ void ProgressDisplay::Update() {
       [&](const nlohmann::json& line, bool history) { take(tracker_.OnEval(line), history); });
   // A terminal has the live line for steps; what is worth keeping are the evaluations.
   for (const std::string& line : lines) {
-    if (!options_.terminal || line.rfind("held-out", 0) == 0) PrintLine(line);
+    const bool keep = absl::StartsWith(line, "held-out") || absl::StartsWith(line, "warm-up done");
+    if (!options_.terminal || keep) PrintLine(line);
   }
   if (!options_.terminal) return;
   const std::string live = FormatLiveLine(tracker_.status(), TerminalWidth(options_.out) - 1);

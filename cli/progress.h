@@ -16,7 +16,14 @@
 
 namespace millrace {
 
-enum class RunPhase { kStarting, kEvaluatingBefore, kWarmUp, kTraining, kEvaluatingAfter };
+enum class RunPhase {
+  kStarting,
+  kEvaluatingBefore,
+  kWarmUp,
+  kTraining,
+  kEvaluatingAfter,
+  kFinishing
+};
 
 // An accuracy as eval.jsonl has it.
 struct EvalFigure {
@@ -38,7 +45,7 @@ struct RunStatus {
   double sft_loss = 0;
   double staleness_mean = 0;
   double tokens_per_second = 0;
-  int64_t eval_done = 0;               // samples of the evaluation in progress
+  int64_t eval_done = 0;               // problems of the evaluation in progress
   int64_t eval_total = 0;              // 0 = not known
   std::optional<EvalFigure> held_out;  // the newest one
   double before_seconds = 0;           // what the evaluation before took
@@ -51,14 +58,19 @@ class StatusTracker {
   StatusTracker(int64_t steps, int64_t sft_steps);
   std::vector<std::string> OnMetrics(const nlohmann::json& line);
   std::vector<std::string> OnEval(const nlohmann::json& line);
-  // {"event":"eval_progress","kind":"before"|"after"|"periodic"|"sft","done":k,"total":n}
+  // {"event":"phase","phase":"sft"|"evaluate_before"|"train"|"evaluate_after"|"finished"},
+  // {"event":"eval_progress","kind":"before"|"after"|"periodic","mode":"sampled"|"greedy",
+  //  "done":k,"total":n} (problems), {"event":"sft_done","message":...}; others are nothing to it.
   std::vector<std::string> OnEvent(const nlohmann::json& line);
   const RunStatus& status() const { return status_; }
 
  private:
+  std::vector<std::string> OnPhase(const std::string& phase);
+  std::vector<std::string> OnEvalProgress(const nlohmann::json& line);
+
   RunStatus status_;
   std::map<std::string, double> before_seconds_;  // by mode
-  int64_t reported_part_ = -1;                    // quarter of the evaluation in progress
+  int64_t reported_part_ = 0;                     // quarter of the evaluation in progress
 };
 
 // "1h02m", "3m05s", "42s".

@@ -25,6 +25,8 @@ const char* PhaseName(RunPhase phase) {
       return "training";
     case RunPhase::kEvaluatingAfter:
       return "evaluating after";
+    case RunPhase::kFinishing:
+      return "finishing";
   }
   return "";
 }
@@ -166,6 +168,7 @@ std::string FormatLiveLine(const RunStatus& status, int width) {
   constexpr int kBar = 20;
   switch (status.phase) {
     case RunPhase::kStarting:
+    case RunPhase::kFinishing:
       parts.push_back(PhaseName(status.phase));
       break;
     case RunPhase::kEvaluatingBefore:
@@ -173,7 +176,7 @@ std::string FormatLiveLine(const RunStatus& status, int width) {
       parts.push_back(absl::StrCat(
           PhaseName(status.phase), " ", FormatBar(ratio(status.eval_done, status.eval_total), kBar),
           status.eval_total > 0
-              ? absl::StrFormat(" %d/%d samples", status.eval_done, status.eval_total)
+              ? absl::StrFormat(" %d/%d problems", status.eval_done, status.eval_total)
               : ""));
       break;
     case RunPhase::kWarmUp:

@@ -63,7 +63,7 @@ TEST(StatusTrackerTest, PhasesFollowTheRun) {
   tracker.OnEvent({{"event", "eval_progress"}, {"kind", "before"}, {"done", 50}, {"total", 200}});
   EXPECT_EQ(tracker.status().phase, RunPhase::kEvaluatingBefore);
   EXPECT_THAT(FormatLiveLine(tracker.status(), 200),
-              HasSubstr("evaluating before [#####...............] 50/200 samples"));
+              HasSubstr("evaluating before [#####...............] 50/200 problems"));
   tracker.OnMetrics({{"step", 10}, {"phase", "sft"}, {"loss", 2.5}});
   EXPECT_EQ(tracker.status().phase, RunPhase::kWarmUp);
   EXPECT_THAT(FormatLiveLine(tracker.status(), 200),
@@ -72,6 +72,8 @@ TEST(StatusTrackerTest, PhasesFollowTheRun) {
   EXPECT_EQ(tracker.status().phase, RunPhase::kTraining);
   tracker.OnMetrics(Step(2));
   EXPECT_EQ(tracker.status().phase, RunPhase::kEvaluatingAfter);
+  tracker.OnEvent({{"event", "phase"}, {"phase", "finished"}});
+  EXPECT_EQ(FormatLiveLine(tracker.status(), 200), "finishing");
 }
 
 TEST(StatusTrackerTest, TheLiveLineOfTrainingHasWhatMatters) {
@@ -121,13 +123,32 @@ TEST(StatusTrackerTest, EvaluationProgressIsALineEveryQuarter) {
   StatusTracker tracker(10, 0);
   int lines = 0;
   for (int done = 0; done <= 200; ++done) {
-    lines += static_cast<int>(
-        tracker
-            .OnEvent(
-                {{"event", "eval_progress"}, {"kind", "after"}, {"done", done}, {"total", 200}})
-            .size());
+    lines += static_cast<int>(tracker
+                                  .OnEvent({{"event", "eval_progress"},
+                                            {"kind", "after"},
+                                            {"mode", "sampled"},
+                                            {"done", done},
+                                            {"total", 200}})
+                                  .size());
   }
-  EXPECT_EQ(lines, 5);  // 0, 50, 100, 150, 200
+  EXPECT_EQ(lines, 4);  // 50, 100, 150, 200
+}
+
+TEST(StatusTrackerTest, AnEvaluationBesideTrainingDoesNotChangeThePhase) {
+  StatusTracker tracker(10, 0);
+  tracker.OnMetrics(Step(1));
+  tracker.OnEvent({{"event", "eval_progress"}, {"kind", "periodic"}, {"done", 1}, {"total", 32}});
+  EXPECT_EQ(tracker.status().phase, RunPhase::kTraining);
+}
+
+TEST(StatusTrackerTest, PhasesAndTheEndOfTheWarmUpArePlainLines) {
+  StatusTracker tracker(10, 100);
+  for (const char* phase : {"sft", "evaluate_before", "train", "evaluate_after", "finished"}) {
+    EXPECT_THAT(tracker.OnEvent({{"event", "phase"}, {"phase", phase}}), SizeIs(1)) << phase;
+  }
+  EXPECT_THAT(tracker.OnEvent({{"event", "phase"}, {"phase", "unheard of"}}), IsEmpty());
+  EXPECT_THAT(tracker.OnEvent({{"event", "sft_done"}, {"message", "accuracy 0.31"}}),
+              ElementsAre("warm-up done: accuracy 0.31"));
 }
 
 TEST(StatusTrackerTest, LinesWithMissingNullOrWrongFieldsDoNoHarm) {

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "common/config_schema.h"
+#include "common/files.h"
 #include "tests/testing/status_matchers.h"
 
 namespace millrace {
@@ -208,6 +209,12 @@ TEST(ConfigSchemaTest, DocsListEveryField) {
     EXPECT_THAT(docs, HasSubstr("| `" + field.name + "` |"));
     EXPECT_THAT(docs, HasSubstr("## [" + field.section + "]"));
   }
+}
+
+TEST(ConfigSchemaTest, TheDocsPageIsUpToDate) {
+  // Made by: millrace config docs > docs/config.md
+  EXPECT_THAT(ReadFile(JoinPath(MILLRACE_SOURCE_DIR, "docs/config.md")),
+              testing::IsOkAndHolds(ConfigDocsMarkdown()));
 }
 
 TEST(EditDistanceTest, CountsInsertionsDeletionsAndSubstitutions) {
