@@ -30,7 +30,11 @@ T WaitWhileEqual(const std::atomic<T>& value, T old) {
 
 }  // namespace
 
-ComputePool::ComputePool(int threads) : loops_(new Loop[kMaxLoops]), inside_(kClosed) {
+ComputePool::ComputePool(int threads)
+    : loops_(new Loop[kMaxLoops]),
+      parts_(new Part[kMaxLoops * threads]),
+      inside_(kClosed),
+      threads_(threads) {
   for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { Work(t); });
 }
 
@@ -43,13 +47,15 @@ ComputePool::~ComputePool() {
 
 void ComputePool::Run(absl::FunctionRef<void(PoolWorker&)> program) {
   PoolWorker self(this, 0);
-  if (workers_.empty()) {
+  if (threads_ == 1) {
     program(self);
     return;
   }
   for (int64_t i = 0; i < loops_used_; ++i) {
-    loops_[i].next.store(0, std::memory_order_relaxed);
     loops_[i].done.store(0, std::memory_order_relaxed);
+    for (int t = 0; t < threads_; ++t) {
+      parts_[i * threads_ + t].claimed.store(0, std::memory_order_relaxed);
+    }
   }
   program_ = &program;
   inside_.store(0, std::memory_order_release);

@@ -7,7 +7,8 @@
 //     worker.For(panels, [&](int64_t panel) { ... });  // starts when all rows are done
 //   });
 //
-// Waiting spins for some tens of microseconds and then sleeps, so that several processes can share
+// Each thread claims the items of its own part of a loop in order, so that it can fetch ahead, and
+// then what is left of the others'. Waiting spins for some tens of microseconds and then sleeps, so that several processes can share
 // a machine. One Run at a time; not thread-safe.
 #ifndef MILLRACE_MODEL_KERNELS_DECODE_POOL_H_
 #define MILLRACE_MODEL_KERNELS_DECODE_POOL_H_
@@ -42,45 +43,56 @@ class PoolWorker {
 
 class ComputePool {
  public:
-  static constexpr int64_t kMaxLoops = 4096;  // of one Run
+  static constexpr int64_t kMaxLoops = 2048;  // of one Run
   explicit ComputePool(int threads);          // the calling thread is one of them
   ~ComputePool();
   ComputePool(const ComputePool&) = delete;
   ComputePool& operator=(const ComputePool&) = delete;
-  int threads() const { return static_cast<int>(workers_.size()) + 1; }
+  int threads() const { return threads_; }
   void Run(absl::FunctionRef<void(PoolWorker&)> program);
 
  private:
   friend class PoolWorker;
+  struct alignas(64) Part {
+    std::atomic<int64_t> claimed{0};
+  };
   struct alignas(64) Loop {
-    std::atomic<int64_t> next{0};
     std::atomic<uint32_t> done{0};
   };
   void Work(int thread);
   void FinishItems(Loop* loop, int64_t finished, int64_t count);
 
   std::unique_ptr<Loop[]> loops_;
+  std::unique_ptr<Part[]> parts_;  // (loops, threads)
   int64_t loops_used_ = 0;
   const absl::FunctionRef<void(PoolWorker&)>* program_ = nullptr;
   std::atomic<uint32_t> run_{0};  // counts Runs; workers wait for it to change
   std::atomic<int32_t> inside_;   // workers inside the program; far below zero when it is closed
   std::atomic<bool> stop_{false};
+  const int threads_;
   std::vector<std::thread> workers_;
 };
 
 template <typename F>
 void PoolWorker::For(int64_t count, const F& body) {
-  if (pool_->workers_.empty()) {
+  if (pool_->threads() == 1) {
     for (int64_t i = 0; i < count; ++i) body(i);
     return;
   }
-  ComputePool::Loop& loop = pool_->loops_[loop_++];
+  const int64_t threads = pool_->threads();
+  ComputePool::Loop& loop = pool_->loops_[loop_];
+  ComputePool::Part* parts = &pool_->parts_[loop_ * threads];
+  ++loop_;
   int64_t finished = 0;
-  for (;;) {
-    const int64_t i = loop.next.fetch_add(1, std::memory_order_relaxed);
-    if (i >= count) break;
-    body(i);
-    ++finished;
+  for (int64_t i = 0; i < threads; ++i) {
+    const int64_t part = (thread_ + i) % threads;
+    const int64_t begin = count * part / threads, end = count * (part + 1) / threads;
+    for (;;) {
+      const int64_t item = begin + parts[part].claimed.fetch_add(1, std::memory_order_relaxed);
+      if (item >= end) break;
+      body(item);
+      ++finished;
+    }
   }
   pool_->FinishItems(&loop, finished, count);
 }

@@ -232,6 +232,22 @@ void FusedStep::Heads(PoolWorker& worker, int64_t layer) {
   });
 }
 
+// Starts to fetch what the next item reads: the pieces are too short for the hardware to see a
+// stream in them.
+void FusedStep::Fetch(const float* keys, const float* values, int64_t item) const {
+  const Row& row = rows_[tasks_[item / config_.kv_heads].rows.front()];
+  const int64_t piece = config_.head_dim * kKvBlock;
+  const int64_t tokens = std::min(row.position + 1, kAttentionChunk);
+  for (int64_t t = 0; t < tokens; t += kKvBlock) {
+    const int64_t block = row.blocks[t / kKvBlock];
+    const int64_t start = (block * config_.kv_heads + item % config_.kv_heads) * piece;
+    for (int64_t i = 0; i < piece; i += 16) {
+      __builtin_prefetch(keys + start + i, 0, 2);
+      __builtin_prefetch(values + start + i, 0, 2);
+    }
+  }
+}
+
 void FusedStep::Attend(PoolWorker& worker, int64_t layer) {
   const int64_t per_kv = config_.heads / config_.kv_heads, head_dim = config_.head_dim;
   const float* keys = Data(cache_->keys(layer));
@@ -240,6 +256,7 @@ void FusedStep::Attend(PoolWorker& worker, int64_t layer) {
   worker.For(count, [&](int64_t item) {
     const Task& task = tasks_[item / config_.kv_heads];
     const int64_t kv_head = item % config_.kv_heads;
+    if (item + 1 < count) Fetch(keys, values, item + 1);
     AttentionArgs args;
     args.shared_tokens = task.shared_tokens;
     args.keys = keys + kv_head * head_dim * kKvBlock;

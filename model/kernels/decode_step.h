@@ -57,6 +57,7 @@ class FusedStep {
   void Norm(PoolWorker& worker, const float* weight);
   void Heads(PoolWorker& worker, int64_t layer);
   void Attend(PoolWorker& worker, int64_t layer);
+  void Fetch(const float* keys, const float* values, int64_t item) const;
 
   const ModelConfig& config_;
   const ModelWeights& weights_;
