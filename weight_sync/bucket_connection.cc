@@ -10,20 +10,13 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "weight_sync/secret.h"
 
 namespace millrace {
 namespace {
 
 constexpr uint64_t kBytesPerTurn = 4 << 20;  // then the other connections have theirs
 constexpr size_t kReadChunk = 4096;
-
-// Takes the same time whatever the first difference is.
-bool SameSecret(const std::string& a, const std::string& b) {
-  if (a.size() != b.size()) return false;
-  unsigned char difference = 0;
-  for (size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned char>(a[i] ^ b[i]);
-  return difference == 0;
-}
 
 bool WouldBlock() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 

@@ -13,7 +13,9 @@
 #include "common/grpc_util.h"
 #include "common/status_macros.h"
 #include "spdlog/spdlog.h"
+#include "weight_sync/manifest_proto.h"
 #include "weight_sync/membership.h"
+#include "weight_sync/secret.h"
 
 namespace millrace {
 namespace {
@@ -23,39 +25,11 @@ using grpc::ServerUnaryReactor;
 
 constexpr absl::Duration kTick = absl::Seconds(1);
 
-SyncStage FromProtoStage(v1::SyncStage stage) {
-  switch (stage) {
-    case v1::PREPARED:
-      return SyncStage::kPrepared;
-    case v1::TRANSFERRED:
-      return SyncStage::kTransferred;
-    case v1::VERIFIED:
-      return SyncStage::kVerified;
-    case v1::ACTIVATED:
-      return SyncStage::kActivated;
-    case v1::SYNC_FAILED:
-      return SyncStage::kFailed;
-    default:
-      return SyncStage::kNone;
-  }
-}
-
-v1::SyncStage ToProtoStage(SyncStage stage) {
-  return static_cast<v1::SyncStage>(static_cast<int>(stage));
-}
-
 Membership::Options MembershipOptions(const Coordinator::Options& options) {
   Membership::Options out;
   out.timeout = options.member_timeout;
   out.first_id = (uint64_t{std::random_device()()} << 20) + 1;
   return out;
-}
-
-bool SameSecret(const std::string& a, const std::string& b) {
-  if (a.size() != b.size()) return false;
-  unsigned char difference = 0;
-  for (size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned char>(a[i] ^ b[i]);
-  return difference == 0;
 }
 
 }  // namespace
@@ -259,7 +233,7 @@ ServerUnaryReactor* Coordinator::Impl::Report(CallbackServerContext* context,
   absl::Status status;
   {
     absl::MutexLock lock(&mu_);
-    SyncStage stage = FromProtoStage(request->stage());
+    SyncStage stage = FromProto(request->stage());
     status = membership_.Report(request->member_id(), request->version(), stage, request->error(),
                                 Clock::Real()->Now());
     auto it = membership_.members().find(request->member_id());
@@ -305,7 +279,7 @@ void Coordinator::Impl::FillMembers(absl::Time now, v1::MembersReply* reply) con
     state->set_member(m.name);
     state->set_control_address(m.control_address);
     state->set_active_version(m.active_version);
-    state->set_stage(ToProtoStage(m.stage));
+    state->set_stage(ToProto(m.stage));
     state->set_last_error(m.last_error);
     state->set_seconds_since_heard(absl::ToDoubleSeconds(now - m.last_heard));
   }

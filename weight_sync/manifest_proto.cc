@@ -57,4 +57,13 @@ absl::StatusOr<VersionManifest> FromProto(const v1::Manifest& proto, const Manif
   return manifest;
 }
 
+v1::SyncStage ToProto(SyncStage stage) {
+  return static_cast<v1::SyncStage>(static_cast<int>(stage));  // the same numbers
+}
+
+SyncStage FromProto(v1::SyncStage stage) {
+  if (!v1::SyncStage_IsValid(stage)) return SyncStage::kNone;
+  return static_cast<SyncStage>(static_cast<int>(stage));
+}
+
 }  // namespace millrace

@@ -45,10 +45,6 @@ std::vector<std::unique_ptr<Transport>> MakeTransports(const Subscriber::Options
   return transports;
 }
 
-v1::SyncStage ToProtoStage(SyncStage stage) {
-  return static_cast<v1::SyncStage>(static_cast<int>(stage));
-}
-
 }  // namespace
 
 struct Subscriber::Impl {
@@ -122,7 +118,7 @@ void Subscriber::Impl::ReportStage(SyncStage reached, const std::string& error,
     request.set_member_id(member_id);
     request.set_version(offered_version);
   }
-  request.set_stage(ToProtoStage(reached));
+  request.set_stage(ToProto(reached));
   request.set_error(error);
   request.set_bytes(progress.bytes);
   request.set_seconds(progress.seconds);
@@ -229,7 +225,7 @@ void Subscriber::Impl::HeartbeatLoop() {
       if (!fetching || member_id == 0) continue;
       request.set_member_id(member_id);
       request.set_version(offered_version);
-      request.set_stage(ToProtoStage(stage));
+      request.set_stage(ToProto(stage));
     }
     if (client->Report(request).ok()) Heard();
   }

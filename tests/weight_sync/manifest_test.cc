@@ -58,6 +58,16 @@ TEST(Manifest, SurvivesTheWayThroughTheProto) {
   EXPECT_EQ(*back, w.manifest);
 }
 
+TEST(Stages, HaveTheSameNumbersOnBothSidesOfTheDoor) {
+  EXPECT_EQ(ToProto(SyncStage::kPrepared), v1::PREPARED);
+  EXPECT_EQ(ToProto(SyncStage::kTransferred), v1::TRANSFERRED);
+  EXPECT_EQ(ToProto(SyncStage::kVerified), v1::VERIFIED);
+  EXPECT_EQ(ToProto(SyncStage::kActivated), v1::ACTIVATED);
+  EXPECT_EQ(ToProto(SyncStage::kFailed), v1::SYNC_FAILED);
+  EXPECT_EQ(FromProto(v1::VERIFIED), SyncStage::kVerified);
+  EXPECT_EQ(FromProto(static_cast<v1::SyncStage>(77)), SyncStage::kNone);
+}
+
 TEST(Manifest, DigestsAreThoseOfTheBytesWhateverBucketsAndThreads) {
   FakeWeights weights(3);
   for (uint64_t bucket_bytes : {4096u, 5000u, 30000u, 1u << 20}) {
