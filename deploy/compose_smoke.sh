@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 export COMPOSE_PROJECT_NAME=${COMPOSE_PROJECT_NAME:-millrace-smoke}
 export MILLRACE_CONFIG=${MILLRACE_CONFIG:-/opt/millrace/configs/quickstart-tiny.toml}
-export MILLRACE_SET=${MILLRACE_SET:-}
+export MILLRACE_SET=${MILLRACE_SET:-run.steps=120}   # long enough to scale in
 export PROMETHEUS_PORT=${PROMETHEUS_PORT:-19090}
 export DOCKER_BUILDKIT=${DOCKER_BUILDKIT:-0}
 say() { printf 'compose: %s\n' "$*"; }
@@ -65,7 +65,7 @@ await() {
 
 say "starting"
 "${compose[@]}" up -d
-await 300 'millrace_learner_step' 2
+await 600 'millrace_learner_step' 2
 await 30 'sum(millrace_rollout_groups_leased_total)' 1
 await 30 'count(up{job="rollout"}==1)' 2
 
