@@ -135,13 +135,14 @@ void ProgressDisplay::Update() {
     if (history) return;
     for (std::string& line : news) lines.push_back(std::move(line));
   };
-  events_.Poll([&](const nlohmann::json& line, bool history) {
-    if (!history) take(tracker_.OnEvent(line), false);
-  });
   metrics_.Poll(
       [&](const nlohmann::json& line, bool history) { take(tracker_.OnMetrics(line), history); });
   evals_.Poll(
       [&](const nlohmann::json& line, bool history) { take(tracker_.OnEval(line), history); });
+  // Last: an event says what goes on now, a line of the others what is done.
+  events_.Poll([&](const nlohmann::json& line, bool history) {
+    if (!history) take(tracker_.OnEvent(line), false);
+  });
   // A terminal has the live line for steps; what is worth keeping are the evaluations.
   for (const std::string& line : lines) {
     const bool keep = absl::StartsWith(line, "held-out") || absl::StartsWith(line, "warm-up done");

@@ -101,9 +101,10 @@ void AppendWork(std::string* text, const nlohmann::json& summary) {
   AppendRow(text, "groups", groups);
   std::vector<std::string> phases;
   for (const auto& [phase, seconds] : JsonObject(summary, "seconds").items()) {
-    if (seconds.is_number()) {
-      phases.push_back(absl::StrCat(phase, " ", FormatSeconds(seconds.get<double>())));
-    }
+    const double value = seconds.is_number() ? seconds.get<double>() : 0;
+    if (value < 0.05) continue;
+    phases.push_back(value < 10 ? absl::StrFormat("%s %.1fs", phase, value)
+                                : absl::StrCat(phase, " ", FormatSeconds(value)));
   }
   if (!phases.empty()) AppendRow(text, "time", absl::StrJoin(phases, ", "));
   std::vector<std::string> peaks;
@@ -260,9 +261,11 @@ std::string FormatSummary(const nlohmann::json& summary, const std::string& run_
   AppendRow(&text, "model",
             JoinPath(run_dir, "checkpoints") + " (Hugging Face layout; `latest` names the newest)");
   AppendRow(&text, "logs", JoinPath(run_dir, "logs"));
-  absl::StrAppend(&text, "\nLook at what it wrote:  sqlite3 ", JoinPath(run_dir, "buffer.sqlite"),
-                  " .schema\nTalk to the result:     millrace chat ", run_dir,
-                  "\nMeasure it again:       millrace eval ", run_dir, " --problems 200\n");
+  absl::StrAppend(
+      &text, "\nLook at what it wrote:  sqlite3 ", JoinPath(run_dir, "buffer.sqlite"),
+      " \"select reward, completion_text from trajectories order by id desc limit 5\"\n",
+      "Talk to the result:     millrace chat ", run_dir, "\n",
+      "Measure it again:       millrace eval ", run_dir, " --problems 200\n");
   return text;
 }
 

@@ -154,6 +154,10 @@ void Supervisor::LookForEndpoint(Child& child) {
   if (!json.is_object() || json.value("pid", 0) != child.process->pid()) return;
   const std::string address = json.value("address", "");
   if (address.empty()) return;
+  if (&child == &learner() && child.address.empty()) {
+    Notice(absl::StrCat("metrics of the learner: http://", json.value("metrics_address", ""),
+                        "/metrics (the others: ", JoinPath(options_.run_dir, "endpoints"), ")"));
+  }
   child.address = address;
   child.state = State::kRunning;
   child.policy.OnAnnounced();

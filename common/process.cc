@@ -165,7 +165,10 @@ void AppendEvent(const std::string& run_dir, const EventLine& line) {
   if (!line.fields_json.empty()) {
     const auto fields = nlohmann::ordered_json::parse(line.fields_json, nullptr, false);
     if (fields.is_object()) {
-      json.update(fields);
+      // A field that is called like one of ours must not replace it.
+      for (const auto& [key, value] : fields.items()) {
+        json[json.contains(key) ? absl::StrCat(line.event, "_", key) : key] = value;
+      }
     } else {
       json["detail"] = line.fields_json;
     }

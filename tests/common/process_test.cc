@@ -124,6 +124,15 @@ TEST_F(RoleTest, AConfigInTheRunDirectoryIsTheDefault) {
   EXPECT_EQ(Run({"--run-dir", run_dir_}), 0) << Output();
 }
 
+TEST_F(RoleTest, FieldsOfAnEventDoNotReplaceItsOwn) {
+  ASSERT_OK(MakeDirectories(run_dir_));
+  AppendEvent(run_dir_, {"learner", "learner-0", "checkpoint", R"({"name":"step-3","step":3})"});
+  const auto event = nlohmann::json::parse(Events());
+  EXPECT_EQ(event["name"], "learner-0");
+  EXPECT_EQ(event["checkpoint_name"], "step-3");
+  EXPECT_EQ(event["step"], 3);
+}
+
 TEST(ResidentBytesTest, OwnMemoryIsPositiveAndAGoneProcessHasNone) {
   EXPECT_GT(ResidentBytes(), 0);
   EXPECT_GE(PeakResidentBytes(), ResidentBytes());
