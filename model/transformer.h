@@ -59,7 +59,9 @@ class Transformer {
   at::Tensor lm_head() const;
 
   // Training forward: hidden states after the final norm, (T, H), with autograd when grad mode is
-  // on.
+  // on; its backward may run once. Until then the CPU path holds
+  // 4 * T * layers * (2H + 2Q + 2K + 2F) bytes of activations (Q, K, F: model/weights.h), in
+  // buffers that later calls use again.
   absl::StatusOr<at::Tensor> Forward(const PackedBatch& batch);
   // The path of plain operators on the CPU too, where fused kernels are the default (tests).
   void set_force_operators(bool force);
