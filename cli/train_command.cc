@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <system_error>
@@ -78,6 +79,10 @@ int Supervise(const TrainOptions& options, const RunDir& run, const std::string&
   supervisor_options.wait_for_stop = WaitForStopSignal;
   supervisor_options.tick = [&display] { display.Update(); };
   supervisor_options.notice = [&display](const std::string& line) { display.PrintLine(line); };
+  // The children share the cores: an OpenMP thread that spins at a barrier takes them from another
+  // process (a training pass beside two busy servers runs up to three times as long). OpenMP reads
+  // this when it is loaded.
+  setenv("OMP_WAIT_POLICY", "PASSIVE", /*overwrite=*/0);
   Supervisor supervisor(std::move(supervisor_options));
   const absl::StatusOr<RunEnd> end = supervisor.Run();
   display.Update();
