@@ -25,7 +25,7 @@ void LeaseLoop::State::UpdateGauges() {
 }
 
 void LeaseLoop::State::EnterState() {
-  if (book.generating_samples() > 0 || engine_running) {
+  if (book.generating_samples() > 0 || evaluating) {
     metrics.time.Enter("busy");
   } else if (book.AwaitedVersion() >= 0 || parts.versions->active_version() < 0) {
     metrics.time.Enter("wait_weights");
@@ -211,10 +211,11 @@ absl::StatusOr<LeaseLoop::End> LeaseLoop::Run(const std::function<absl::StatusOr
     MR_RETURN_IF_ERROR(state_->SubmitReady(active));
     int64_t awaited;
     bool lease;
-    const bool engine_running = state_->parts.engine->stats().running > 0;
+    const Engine::Stats stats = state_->parts.engine->stats();
     {
       absl::MutexLock lock(&state_->mu);
-      state_->engine_running = engine_running;
+      state_->evaluating =
+          stats.running + stats.waiting > static_cast<int64_t>(state_->book.generating_samples());
       state_->EnterState();
       awaited = std::max<int64_t>(0, state_->book.AwaitedVersion());
       lease = !state_->draining && static_cast<int64_t>(state_->book.unfinished_samples()) <

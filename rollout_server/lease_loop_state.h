@@ -44,8 +44,8 @@ struct LeaseLoop::State : std::enable_shared_from_this<LeaseLoop::State> {
   GroupBook book ABSL_GUARDED_BY(mu);
   std::deque<EndedSample> to_verify ABSL_GUARDED_BY(mu);
   std::vector<LeaseName> to_release ABSL_GUARDED_BY(mu);
-  bool engine_running ABSL_GUARDED_BY(mu) = false;  // seen at the last turn, evaluations included
-  bool wake ABSL_GUARDED_BY(mu) = false;            // something happened that the loop may act on
+  bool evaluating ABSL_GUARDED_BY(mu) = false;  // at the last turn: samples that are not ours ran
+  bool wake ABSL_GUARDED_BY(mu) = false;        // something happened that the loop may act on
   bool draining ABSL_GUARDED_BY(mu) = false;
   bool closing ABSL_GUARDED_BY(mu) = false;
   absl::Time buffer_ok_at ABSL_GUARDED_BY(mu);

@@ -135,7 +135,7 @@ absl::Status Work(Role& role, LeaseLoop* loop, Subscriber* subscriber, RolloutSe
   const bool finished = end.ok() && (*end == LeaseLoop::End::kFinished || subscriber->finished());
   if (!finished) {
     const uint32_t left = loop->Drain(end.ok() ? kDrainOnStop : absl::ZeroDuration());
-    if (left > 0) spdlog::warn("rollout: stopped with {} groups unfinished, released", left);
+    spdlog::info("rollout: stopped; {} unfinished groups given back", left);
     return end.status();
   }
   // The buffer may know of the end before the learner's last evaluation is through.
