@@ -38,7 +38,7 @@ TEST(RealClockTest, AwaitSaysTrueForATrueConditionEvenAfterTheDeadline) {
 // A thread that waits on `clock` for `done` until `timeout` from now.
 struct Waiting {
   Waiting(FakeClock* clock, absl::Duration timeout)
-      : thread([this, clock, timeout, deadline = clock->Now() + timeout] {
+      : thread([this, clock, deadline = clock->Now() + timeout] {
           absl::MutexLock lock(&mu);
           result = clock->AwaitWithDeadline(&mu, absl::Condition(&done), deadline);
         }) {}
