@@ -9,11 +9,11 @@ export COMPOSE_PROJECT_NAME=${COMPOSE_PROJECT_NAME:-millrace-smoke}
 export MILLRACE_CONFIG=${MILLRACE_CONFIG:-/opt/millrace/configs/quickstart-tiny.toml}
 export MILLRACE_SET=${MILLRACE_SET:-run.steps=120}   # long enough to scale in
 export PROMETHEUS_PORT=${PROMETHEUS_PORT:-19090}
-export DOCKER_BUILDKIT=${DOCKER_BUILDKIT:-0}
 say() { printf 'compose: %s\n' "$*"; }
 die() { printf 'compose: %s\n' "$*" >&2; exit 1; }
 
 docker info > /dev/null 2>&1 || die "no docker daemon answers (docker info)"
+docker buildx version > /dev/null 2>&1 || export DOCKER_BUILDKIT=0   # else the client asks for what is not there
 if command -v docker-compose > /dev/null; then
   compose=(docker-compose)
 elif docker compose version > /dev/null 2>&1; then
