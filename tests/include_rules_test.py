@@ -32,7 +32,8 @@ ALLOWED = {
     },
 }
 NO_TORCH = {"proto", "common", "evaluation", "environments", "buffer", "weight_sync"}
-NCCL_FILE = "weight_sync/nccl_transport.cc"
+# The NCCL transport: the file that talks to the library, and the transport on top of it.
+NCCL_FILES = ("weight_sync/nccl_api.cc", "weight_sync/nccl_transport.cc")
 # Files at the doors (those that make or answer calls): they may see generated protobuf code.
 DOOR = re.compile(r"(service|client|_proto|main|loop|coordinator|publisher|subscriber|server"
                   r"|push_reactor|push_stream|evaluator)[a-z_]*\.(h|cc)$")
@@ -55,8 +56,8 @@ def is_torch(path):
 def check_include(path, target, quoted):
     """Returns what is wrong with one include, or None."""
     folder = path.split("/")[0]
-    if target.endswith("nccl.h") and path != NCCL_FILE:
-        return f"nccl.h may only be included by {NCCL_FILE}"
+    if os.path.basename(target) == "nccl.h" and path not in NCCL_FILES:
+        return f"nccl.h may only be included by {' and '.join(NCCL_FILES)}"
     if target == "torch/torch.h":
         return "torch/torch.h costs half a minute a file; include the narrow header"
     if is_torch(target) and folder in NO_TORCH:
