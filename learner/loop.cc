@@ -59,7 +59,9 @@ absl::Status LearnerLoop::Run() {
   if (status.ok() && !Stopping()) return Finish();
   JoinPeriodicEval(/*cancel=*/true);
   // Told to stop, or failed: what was learned since the last checkpoint is kept if it can be.
-  if (trainer_ != nullptr && state_.step > saved_step_) status.Update(SaveCheckpoint());
+  if (trainer_ != nullptr && state_.step > std::max<int64_t>(saved_step_, 0)) {
+    status.Update(SaveCheckpoint());
+  }
   if (checkpointer_ != nullptr) status.Update(checkpointer_->Wait());
   if (status.ok()) Event("stopped", {{"step", state_.step}, {"version", state_.version}});
   return status;
@@ -69,7 +71,7 @@ absl::Status LearnerLoop::TrainSteps() {
   Event("phase", {{"phase", "train"}});
   while (state_.step < config_.run.steps && !Stopping()) {
     MR_RETURN_IF_ERROR(OneStep(state_.step + 1));
-    const bool last = state_.step == config_.run.steps;
+    const bool last = state_.step == config_.run.steps || Stopping();
     if (config_.eval.every > 0 && state_.step % config_.eval.every == 0 && !last) {
       StartPeriodicEval();
     }
