@@ -1,30 +1,29 @@
 #include "model/kv_cache.h"
 
 #include <ATen/ATen.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "model/kernels/decode_memory.h"
 
 namespace millrace {
 namespace {
 
-// Zeros that take memory only where they are written: a cache is sized for the worst case, and most
-// runs never fill it.
-at::Tensor LazyZeros(at::IntArrayRef shape) {
-  int64_t count = 1;
-  for (int64_t extent : shape) count *= extent;
-  const size_t bytes = static_cast<size_t>(count) * sizeof(float);
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) return at::Tensor();
-  // A hint: attention reads pieces of 2 to 4 KiB from all over the part in use.
-  madvise(memory, bytes, MADV_HUGEPAGE);
-  return at::from_blob(
-      memory, shape, [bytes](void* p) { munmap(p, bytes); }, at::kFloat);
-}
+// Tensors one after the other in an arena that lives as long as one of them: a cache is sized for
+// the worst case, and most runs never write all of it.
+class CacheMemory {
+ public:
+  explicit CacheMemory(int64_t bytes) : arena_(std::make_shared<decode::HugeArena>(bytes)) {}
+  at::Tensor Zeros(at::IntArrayRef shape) {
+    return at::from_blob(
+        arena_->Take(c10::multiply_integers(shape)), shape, [arena = arena_](void*) {}, at::kFloat);
+  }
+
+ private:
+  std::shared_ptr<decode::HugeArena> arena_;
+};
 
 int64_t BlocksFor(int64_t tokens) {
   return (tokens + KvCache::kBlockTokens - 1) / KvCache::kBlockTokens;
@@ -74,15 +73,17 @@ absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(const ModelConfig& conf
   const std::vector<int64_t> value_shape = {blocks, config.kv_heads, kBlockTokens, config.head_dim};
   std::unique_ptr<KvCache> cache(new KvCache());
   try {
+    const at::TensorOptions options = at::TensorOptions().dtype(at::kFloat).device(device);
+    std::unique_ptr<CacheMemory> memory;
+    if (device.is_cpu()) {
+      const int64_t tensor_bytes = decode::HugeArena::RoundedBytes(blocks * config.kv_heads *
+                                                                   config.head_dim * kBlockTokens);
+      memory = std::make_unique<CacheMemory>(2 * config.layers * tensor_bytes);
+    }
     for (int64_t layer = 0; layer < config.layers; ++layer) {
-      const bool cpu = device.is_cpu();
-      const at::TensorOptions options = at::TensorOptions().dtype(at::kFloat).device(device);
-      cache->keys_.push_back(cpu ? LazyZeros(key_shape) : at::zeros(key_shape, options));
-      cache->values_.push_back(cpu ? LazyZeros(value_shape) : at::zeros(value_shape, options));
-      if (!cache->keys_.back().defined() || !cache->values_.back().defined()) {
-        return absl::ResourceExhaustedError(absl::StrCat(
-            "KV cache: no address space for ", capacity_tokens, " tokens at layer ", layer));
-      }
+      cache->keys_.push_back(memory ? memory->Zeros(key_shape) : at::zeros(key_shape, options));
+      cache->values_.push_back(memory ? memory->Zeros(value_shape)
+                                      : at::zeros(value_shape, options));
     }
   } catch (const std::exception& e) {
     return absl::ResourceExhaustedError(

@@ -19,6 +19,16 @@ const float* Data(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr;
 }
 
+// Buffers (rows, widths[i]), each on a cache line: a vector that lies across two costs twice.
+std::unique_ptr<HugeArena> Allocate(int64_t rows, absl::Span<const int64_t> widths,
+                                    absl::Span<float** const> buffers) {
+  int64_t bytes = 0;
+  for (int64_t width : widths) bytes += HugeArena::RoundedBytes(rows * width);
+  auto arena = std::make_unique<HugeArena>(bytes);
+  for (size_t i = 0; i < widths.size(); ++i) *buffers[i] = arena->Take(rows * widths[i]);
+  return arena;
+}
+
 int64_t Items(int64_t rows) { return (rows + kRowItem - 1) / kRowItem; }
 
 }  // namespace
@@ -36,13 +46,23 @@ FusedStep::FusedStep(const ModelConfig& config, const ModelWeights& weights, KvC
       attended_width_(Padded(q_size_)),
       activated_width_(Padded(config.intermediate_size)) {
   const int64_t hidden = config.hidden_size, inner = config.intermediate_size;
+  const int64_t qkv = q_size_ + 2 * kv_size_;
+  const int64_t layer_bytes =
+      PackedMatrix::Bytes(qkv, hidden, false) + PackedMatrix::Bytes(hidden, q_size_, false) +
+      PackedMatrix::Bytes(2 * inner, hidden, true) + PackedMatrix::Bytes(hidden, inner, false);
+  arena_ = std::make_unique<HugeArena>(config.layers * layer_bytes +
+                                       PackedMatrix::Bytes(config.vocab_size, hidden, false));
   for (int64_t l = 0; l < config.layers; ++l) {
-    layers_.push_back(std::unique_ptr<Layer>(new Layer{
-        PackedMatrix(q_size_ + 2 * kv_size_, hidden, false), PackedMatrix(hidden, q_size_, false),
-        PackedMatrix(2 * inner, hidden, true), PackedMatrix(hidden, inner, false)}));
+    layers_.push_back(
+        std::unique_ptr<Layer>(new Layer{PackedMatrix(qkv, hidden, false, arena_.get()),
+                                         PackedMatrix(hidden, q_size_, false, arena_.get()),
+                                         PackedMatrix(2 * inner, hidden, true, arena_.get()),
+                                         PackedMatrix(hidden, inner, false, arena_.get())}));
   }
-  head_ = std::make_unique<PackedMatrix>(config.vocab_size, hidden, false);
-  scratch_.resize(pool->threads() * kScratch);
+  head_ = std::make_unique<PackedMatrix>(config.vocab_size, hidden, false, arena_.get());
+  scratch_memory_ =
+      std::make_unique<HugeArena>(HugeArena::RoundedBytes(pool->threads() * kScratch));
+  scratch_ = scratch_memory_->Take(pool->threads() * kScratch);
 }
 
 void FusedStep::Pack() {
@@ -63,7 +83,7 @@ float* FusedStep::Run(absl::Span<const StepSequence> sequences, int64_t* logit_r
   GrowBuffers();
   if (!rows_.empty()) pool_->Run([&](PoolWorker& worker) { Program(worker); });
   *logit_rows = static_cast<int64_t>(logit_rows_.size());
-  return logits_.get();
+  return logits_;
 }
 
 void FusedStep::Plan(absl::Span<const StepSequence> sequences) {
@@ -126,19 +146,18 @@ void FusedStep::PlanTasks(absl::Span<const StepSequence> sequences) {
 void FusedStep::GrowBuffers() {
   const int64_t rows = static_cast<int64_t>(rows_.size());
   const int64_t logit_rows = static_cast<int64_t>(logit_rows_.size());
-  const auto make = [](int64_t count) { return std::unique_ptr<float[]>(new float[count]); };
+  const int64_t hidden = config_.hidden_size, qkv = q_size_ + 2 * kv_size_;
   if (rows > row_capacity_) {
     row_capacity_ = rows;
-    x_ = make(rows * config_.hidden_size);
-    normed_ = make(rows * normed_width_);
-    qkv_ = make(rows * (q_size_ + 2 * kv_size_));
-    attended_ = make(rows * attended_width_);
-    activated_ = make(rows * activated_width_);
+    const int64_t widths[] = {hidden, normed_width_, qkv, attended_width_, activated_width_};
+    float** const buffers[] = {&x_, &normed_, &qkv_, &attended_, &activated_};
+    row_memory_ = Allocate(rows, widths, buffers);
   }
   if (logit_rows > logit_capacity_) {
     logit_capacity_ = logit_rows;
-    last_ = make(logit_rows * normed_width_);
-    logits_ = make(logit_rows * config_.vocab_size);
+    const int64_t widths[] = {normed_width_, config_.vocab_size};
+    float** const buffers[] = {&last_, &logits_};
+    logit_memory_ = Allocate(logit_rows, widths, buffers);
   }
 }
 
@@ -165,32 +184,29 @@ void FusedStep::Program(PoolWorker& worker) {
   const float* embed = Data(weights_.embed);
   worker.For(Items(rows), [&](int64_t item) {
     for (int64_t r = item * kRowItem; r < std::min(rows, (item + 1) * kRowItem); ++r) {
-      std::memcpy(x_.get() + r * hidden, embed + rows_[r].token * hidden, hidden * sizeof(float));
+      std::memcpy(x_ + r * hidden, embed + rows_[r].token * hidden, hidden * sizeof(float));
     }
   });
   for (size_t l = 0; l < layers_.size(); ++l) {
     const LayerWeights& weights = weights_.layers[l];
     const Layer& layer = *layers_[l];
     Norm(worker, Data(weights.input_norm));
-    layer.qkv.Multiply(
-        worker, {normed_.get(), normed_width_, rows, qkv_.get(), q_size_ + 2 * kv_size_, false});
+    layer.qkv.Multiply(worker, {normed_, normed_width_, rows, qkv_, q_size_ + 2 * kv_size_, false});
     Heads(worker, static_cast<int64_t>(l));
     Attend(worker, static_cast<int64_t>(l));
-    layer.o.Multiply(worker, {attended_.get(), attended_width_, rows, x_.get(), hidden, true});
+    layer.o.Multiply(worker, {attended_, attended_width_, rows, x_, hidden, true});
     Norm(worker, Data(weights.post_norm));
-    layer.gate_up.Multiply(
-        worker, {normed_.get(), normed_width_, rows, activated_.get(), activated_width_, false});
-    layer.down.Multiply(worker, {activated_.get(), activated_width_, rows, x_.get(), hidden, true});
+    layer.gate_up.Multiply(worker,
+                           {normed_, normed_width_, rows, activated_, activated_width_, false});
+    layer.down.Multiply(worker, {activated_, activated_width_, rows, x_, hidden, true});
   }
   const int64_t wanted = static_cast<int64_t>(logit_rows_.size());
   const float* norm = Data(weights_.final_norm);
   worker.For(wanted, [&](int64_t r) {
-    kernels_->rms_norm(x_.get() + logit_rows_[r] * hidden, norm,
-                       static_cast<float>(config_.rms_norm_eps), hidden,
-                       last_.get() + r * normed_width_);
+    kernels_->rms_norm(x_ + logit_rows_[r] * hidden, norm, static_cast<float>(config_.rms_norm_eps),
+                       hidden, last_ + r * normed_width_);
   });
-  head_->Multiply(worker,
-                  {last_.get(), normed_width_, wanted, logits_.get(), config_.vocab_size, false});
+  head_->Multiply(worker, {last_, normed_width_, wanted, logits_, config_.vocab_size, false});
 }
 
 void FusedStep::Norm(PoolWorker& worker, const float* weight) {
@@ -198,8 +214,7 @@ void FusedStep::Norm(PoolWorker& worker, const float* weight) {
   const float eps = static_cast<float>(config_.rms_norm_eps);
   worker.For(Items(rows), [&](int64_t item) {
     for (int64_t r = item * kRowItem; r < std::min(rows, (item + 1) * kRowItem); ++r) {
-      kernels_->rms_norm(x_.get() + r * hidden, weight, eps, hidden,
-                         normed_.get() + r * normed_width_);
+      kernels_->rms_norm(x_ + r * hidden, weight, eps, hidden, normed_ + r * normed_width_);
     }
   });
 }
@@ -222,7 +237,7 @@ void FusedStep::Heads(PoolWorker& worker, int64_t layer) {
     for (int64_t r = item * kRowItem; r < std::min(rows, (item + 1) * kRowItem); ++r) {
       const int64_t position = rows_[r].position, slot = position % kKvBlock;
       const int64_t block = rows_[r].blocks[position / kKvBlock];
-      row.qkv = qkv_.get() + r * (q_size_ + 2 * kv_size_);
+      row.qkv = qkv_ + r * (q_size_ + 2 * kv_size_);
       row.cos = cos_.data() + position * half;
       row.sin = sin_.data() + position * half;
       row.keys = keys + block * block_floats + slot;
@@ -230,22 +245,6 @@ void FusedStep::Heads(PoolWorker& worker, int64_t layer) {
       kernels_->qkv(row);
     }
   });
-}
-
-// Starts to fetch what the next item reads: the pieces are too short for the hardware to see a
-// stream in them.
-void FusedStep::Fetch(const float* keys, const float* values, int64_t item) const {
-  const Row& row = rows_[tasks_[item / config_.kv_heads].rows.front()];
-  const int64_t piece = config_.head_dim * kKvBlock;
-  const int64_t tokens = std::min(row.position + 1, kAttentionChunk);
-  for (int64_t t = 0; t < tokens; t += kKvBlock) {
-    const int64_t block = row.blocks[t / kKvBlock];
-    const int64_t start = (block * config_.kv_heads + item % config_.kv_heads) * piece;
-    for (int64_t i = 0; i < piece; i += 16) {
-      __builtin_prefetch(keys + start + i, 0, 2);
-      __builtin_prefetch(values + start + i, 0, 2);
-    }
-  }
 }
 
 void FusedStep::Attend(PoolWorker& worker, int64_t layer) {
@@ -256,14 +255,13 @@ void FusedStep::Attend(PoolWorker& worker, int64_t layer) {
   worker.For(count, [&](int64_t item) {
     const Task& task = tasks_[item / config_.kv_heads];
     const int64_t kv_head = item % config_.kv_heads;
-    if (item + 1 < count) Fetch(keys, values, item + 1);
     AttentionArgs args;
     args.shared_tokens = task.shared_tokens;
     args.keys = keys + kv_head * head_dim * kKvBlock;
     args.values = values + kv_head * head_dim * kKvBlock;
     args.block_stride = kv_size_ * kKvBlock;
     args.head_dim = head_dim;
-    args.scratch = scratch_.data() + worker.thread() * kScratch;
+    args.scratch = scratch_ + worker.thread() * kScratch;
     // Groups of more query heads than one call takes are split.
     for (int64_t head = 0; head < per_kv; head += kAttentionRows) {
       AttentionRow rows[kAttentionRows];
@@ -273,9 +271,9 @@ void FusedStep::Attend(PoolWorker& worker, int64_t layer) {
       for (int64_t r : task.rows) {
         for (int64_t h = 0; h < heads; ++h) {
           const int64_t column = (kv_head * per_kv + head + h) * head_dim;
-          rows[args.count++] = {qkv_.get() + r * (q_size_ + 2 * kv_size_) + column,
-                                attended_.get() + r * attended_width_ + column,
-                                rows_[r].position + 1, rows_[r].blocks};
+          rows[args.count++] = {qkv_ + r * (q_size_ + 2 * kv_size_) + column,
+                                attended_ + r * attended_width_ + column, rows_[r].position + 1,
+                                rows_[r].blocks};
         }
       }
       kernels_->attention(args);

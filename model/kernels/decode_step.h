@@ -57,7 +57,6 @@ class FusedStep {
   void Norm(PoolWorker& worker, const float* weight);
   void Heads(PoolWorker& worker, int64_t layer);
   void Attend(PoolWorker& worker, int64_t layer);
-  void Fetch(const float* keys, const float* values, int64_t item) const;
 
   const ModelConfig& config_;
   const ModelWeights& weights_;
@@ -65,6 +64,7 @@ class FusedStep {
   ComputePool* pool_;
   const Kernels* kernels_;
   int64_t q_size_, kv_size_;
+  std::unique_ptr<HugeArena> arena_;  // of the packed weights
   std::vector<std::unique_ptr<Layer>> layers_;
   std::unique_ptr<PackedMatrix> head_;
   std::vector<float> cos_, sin_;  // (positions, head_dim / 2)
@@ -76,9 +76,12 @@ class FusedStep {
   int64_t row_capacity_ = 0, logit_capacity_ = 0;
   // (rows, width); widths of what products read are padded, so that rows do not fall on the same
   // cache sets.
-  std::unique_ptr<float[]> x_, normed_, qkv_, attended_, activated_, last_, logits_;
+  std::unique_ptr<HugeArena> row_memory_, logit_memory_;
+  float *x_ = nullptr, *normed_ = nullptr, *qkv_ = nullptr, *attended_ = nullptr;
+  float *activated_ = nullptr, *last_ = nullptr, *logits_ = nullptr;
   int64_t normed_width_, attended_width_, activated_width_;
-  std::vector<float> scratch_;  // per thread
+  std::unique_ptr<HugeArena> scratch_memory_;
+  float* scratch_;  // per thread
 };
 
 }  // namespace millrace::decode

@@ -1,40 +1,36 @@
 #include "model/kernels/decode_weights.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cstdlib>
-#include <new>
 
 namespace millrace::decode {
 namespace {
 
-constexpr int64_t kHugePage = 2 << 20;
 constexpr int64_t kRowBlock = 96;       // rows whose activations stay in the second-level cache
 constexpr int64_t kItemWork = 1 << 18;  // multiply-adds below which panels are handed out together
 
+int64_t PanelOutputs(bool swiglu) { return (swiglu ? 1 : 2) * BestKernels().lanes; }
+
+int64_t Panels(int64_t n, bool swiglu) {
+  const int64_t outputs = swiglu ? n / 2 : n;
+  return (outputs + PanelOutputs(swiglu) - 1) / PanelOutputs(swiglu);
+}
+
 }  // namespace
 
-void PackedMatrix::Freed::operator()(float* p) const { std::free(p); }
+int64_t PackedMatrix::Bytes(int64_t n, int64_t k, bool swiglu) {
+  const int64_t width = 2 * BestKernels().lanes;
+  return HugeArena::RoundedBytes(Panels(n, swiglu) * width * k);
+}
 
-PackedMatrix::PackedMatrix(int64_t n, int64_t k, bool swiglu)
+PackedMatrix::PackedMatrix(int64_t n, int64_t k, bool swiglu, HugeArena* arena)
     : kernels_(&BestKernels()),
       n_(n),
       k_(k),
       swiglu_(swiglu),
-      panel_outputs_(swiglu ? kernels_->lanes : 2 * kernels_->lanes) {
-  const int64_t outputs = swiglu ? n / 2 : n;
-  panels_ = (outputs + panel_outputs_ - 1) / panel_outputs_;
-  const int64_t width = 2 * kernels_->lanes;
-  int64_t bytes = panels_ * width * k * static_cast<int64_t>(sizeof(float));
-  const int64_t align = bytes >= kHugePage ? kHugePage : 64;
-  bytes = (bytes + align - 1) / align * align;
-  data_.reset(static_cast<float*>(std::aligned_alloc(align, bytes)));
-  if (data_ == nullptr) throw std::bad_alloc();
-  // A hint: the weights are walked from end to end at every step.
-  if (align == kHugePage) madvise(data_.get(), bytes, MADV_HUGEPAGE);
-  bias_.assign(panels_ * width, 0.0f);
-}
+      panel_outputs_(PanelOutputs(swiglu)),
+      panels_(Panels(n, swiglu)),
+      data_(arena->Take(panels_ * 2 * kernels_->lanes * k)),
+      bias_(panels_ * 2 * kernels_->lanes, 0.0f) {}
 
 void PackedMatrix::Pack(PoolWorker& worker, const float* weight, const float* bias) {
   const int64_t lanes = kernels_->lanes, width = 2 * lanes;
@@ -53,7 +49,7 @@ void PackedMatrix::Pack(PoolWorker& worker, const float* weight, const float* bi
       rows[j] = weight + row * k_;
       if (bias != nullptr) bias_[panel * width + j] = bias[row];
     }
-    kernels_->pack_panel(rows, k_, data_.get() + panel * width * k_);
+    kernels_->pack_panel(rows, k_, data_ + panel * width * k_);
   });
 }
 
@@ -77,7 +73,7 @@ void PackedMatrix::Multiply(PoolWorker& worker, const Product& product) const {
     args.mode = swiglu_ ? GemmMode::kSwiglu : (product.add ? GemmMode::kAdd : GemmMode::kStore);
     const int64_t first = item % groups * group;
     for (int64_t panel = first; panel < std::min(first + group, panels_); ++panel) {
-      args.panel = data_.get() + panel * width * k_;
+      args.panel = data_ + panel * width * k_;
       args.bias = has_bias_ ? bias_.data() + panel * width : nullptr;
       args.out = product.out + row * product.ldo + panel * panel_outputs_;
       args.cols = std::min(panel_outputs_, outputs - panel * panel_outputs_);

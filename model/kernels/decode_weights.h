@@ -4,20 +4,22 @@
 #define MILLRACE_MODEL_KERNELS_DECODE_WEIGHTS_H_
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "model/kernels/decode_kernels.h"
+#include "model/kernels/decode_memory.h"
 #include "model/kernels/decode_pool.h"
 
 namespace millrace::decode {
 
 class PackedMatrix {
  public:
-  // Memory for a weight (n, k); contents undefined until Pack. `swiglu`: rows 0 .. n/2 are the gate
-  // and n/2 .. n the linear half of a SwiGLU layer, and Multiply gives silu(gate) * linear, n/2
-  // columns. Throws std::bad_alloc.
-  PackedMatrix(int64_t n, int64_t k, bool swiglu);
+  // A weight (n, k) in memory of `arena`, which must outlive it; contents undefined until Pack.
+  // `swiglu`: rows 0 .. n/2 are the gate and n/2 .. n the linear half of a SwiGLU layer, and
+  // Multiply gives silu(gate) * linear, n/2 columns.
+  PackedMatrix(int64_t n, int64_t k, bool swiglu, HugeArena* arena);
+  // What it takes of the arena.
+  static int64_t Bytes(int64_t n, int64_t k, bool swiglu);
   // weight (n, k) row-major; bias (n) or null. One loop of `worker`'s program.
   void Pack(PoolWorker& worker, const float* weight, const float* bias);
 
@@ -33,15 +35,12 @@ class PackedMatrix {
   void Multiply(PoolWorker& worker, const Product& product) const;
 
  private:
-  struct Freed {
-    void operator()(float* p) const;
-  };
   const Kernels* kernels_;
   int64_t n_, k_;
   bool swiglu_;
   int64_t panel_outputs_;  // output columns of one panel
   int64_t panels_;
-  std::unique_ptr<float[], Freed> data_;
+  float* data_;
   std::vector<float> bias_;  // panels * 2 * lanes; empty = none
   bool has_bias_ = false;
 };

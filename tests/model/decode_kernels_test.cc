@@ -152,7 +152,8 @@ TEST(PackedMatrixTest, ProductsEqualPlainLoopsOnSeveralThreads) {
   const std::vector<float> w = Random(n * k, 1), a = Random(rows * k, 2);
   ComputePool pool(3);
   for (bool swiglu : {false, true}) {
-    PackedMatrix matrix(n, k, swiglu);
+    HugeArena arena(PackedMatrix::Bytes(n, k, swiglu));
+    PackedMatrix matrix(n, k, swiglu, &arena);
     const int64_t columns = swiglu ? n / 2 : n;
     std::vector<float> out(rows * columns);
     pool.Run([&](PoolWorker& worker) {
