@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <unordered_map>
 
 namespace millrace::decode {
 namespace {
@@ -120,10 +121,15 @@ void FusedStep::PlanTasks(absl::Span<const StepSequence> sequences) {
     }
     row += count;
   }
-  // Long tasks first, then neighbours by first block: members of one group share it.
+  // Long tasks first; then members of one group, which share their first block, in the order of
+  // their first rows.
   std::reverse(tasks_.begin(), tasks_.end());
-  std::stable_sort(single.begin(), single.end(), [](const auto& a, const auto& b) {
-    return a.second->kv->blocks().front() < b.second->kv->blocks().front();
+  std::unordered_map<int32_t, size_t> order;
+  for (const auto& [r, sequence] : single) {
+    order.emplace(sequence->kv->blocks().front(), order.size());
+  }
+  std::stable_sort(single.begin(), single.end(), [&](const auto& a, const auto& b) {
+    return order[a.second->kv->blocks().front()] < order[b.second->kv->blocks().front()];
   });
   for (size_t i = 0; i < single.size();) {
     const KvSequence& leader = *single[i].second->kv;
@@ -179,7 +185,8 @@ void FusedStep::GrowAngles(int64_t positions) {
 }
 
 void FusedStep::Program(PoolWorker& worker) {
-  const int64_t rows = static_cast<int64_t>(rows_.size());
+  int64_t rows = static_cast<int64_t>(rows_.size());
+  const int64_t wanted = static_cast<int64_t>(logit_rows_.size());
   const int64_t hidden = config_.hidden_size;
   const float* embed = Data(weights_.embed);
   worker.For(Items(rows), [&](int64_t item) {
@@ -190,27 +197,43 @@ void FusedStep::Program(PoolWorker& worker) {
   for (size_t l = 0; l < layers_.size(); ++l) {
     const LayerWeights& weights = weights_.layers[l];
     const Layer& layer = *layers_[l];
-    Norm(worker, Data(weights.input_norm));
+    Norm(worker, Data(weights.input_norm), rows);
     layer.qkv.Multiply(worker, {normed_, normed_width_, rows, qkv_, q_size_ + 2 * kv_size_, false});
     Heads(worker, static_cast<int64_t>(l));
+    const bool last = l + 1 == layers_.size();
+    if (last && wanted == 0) return;  // the cache is filled
     Attend(worker, static_cast<int64_t>(l));
+    if (last && wanted < rows) {
+      worker.For(1, [&](int64_t) { KeepWantedRows(); });
+      rows = wanted;
+    }
     layer.o.Multiply(worker, {attended_, attended_width_, rows, x_, hidden, true});
-    Norm(worker, Data(weights.post_norm));
+    Norm(worker, Data(weights.post_norm), rows);
     layer.gate_up.Multiply(worker,
                            {normed_, normed_width_, rows, activated_, activated_width_, false});
     layer.down.Multiply(worker, {activated_, activated_width_, rows, x_, hidden, true});
   }
-  const int64_t wanted = static_cast<int64_t>(logit_rows_.size());
   const float* norm = Data(weights_.final_norm);
   worker.For(wanted, [&](int64_t r) {
-    kernels_->rms_norm(x_ + logit_rows_[r] * hidden, norm, static_cast<float>(config_.rms_norm_eps),
-                       hidden, last_ + r * normed_width_);
+    kernels_->rms_norm(x_ + r * hidden, norm, static_cast<float>(config_.rms_norm_eps), hidden,
+                       last_ + r * normed_width_);
   });
   head_->Multiply(worker, {last_, normed_width_, wanted, logits_, config_.vocab_size, false});
 }
 
-void FusedStep::Norm(PoolWorker& worker, const float* weight) {
-  const int64_t rows = static_cast<int64_t>(rows_.size()), hidden = config_.hidden_size;
+// After the last layer's attention only the rows that logits are made of go on.
+void FusedStep::KeepWantedRows() {
+  for (size_t r = 0; r < logit_rows_.size(); ++r) {
+    const int64_t from = logit_rows_[r];
+    std::memmove(x_ + r * config_.hidden_size, x_ + from * config_.hidden_size,
+                 config_.hidden_size * sizeof(float));
+    std::memmove(attended_ + r * attended_width_, attended_ + from * attended_width_,
+                 q_size_ * sizeof(float));
+  }
+}
+
+void FusedStep::Norm(PoolWorker& worker, const float* weight, int64_t rows) {
+  const int64_t hidden = config_.hidden_size;
   const float eps = static_cast<float>(config_.rms_norm_eps);
   worker.For(Items(rows), [&](int64_t item) {
     for (int64_t r = item * kRowItem; r < std::min(rows, (item + 1) * kRowItem); ++r) {

@@ -54,7 +54,8 @@ class FusedStep {
   void GrowBuffers();
   void GrowAngles(int64_t positions);
   void Program(PoolWorker& worker);
-  void Norm(PoolWorker& worker, const float* weight);
+  void Norm(PoolWorker& worker, const float* weight, int64_t rows);
+  void KeepWantedRows();
   void Heads(PoolWorker& worker, int64_t layer);
   void Attend(PoolWorker& worker, int64_t layer);
 
