@@ -8,8 +8,8 @@
 //   });
 //
 // Each thread claims the items of its own part of a loop in order, so that it can fetch ahead, and
-// then what is left of the others'. Waiting spins for some tens of microseconds and then sleeps, so that several processes can share
-// a machine. One Run at a time; not thread-safe.
+// then what is left of the others'. Waiting spins for some tens of microseconds and then sleeps, so
+// that several processes can share a machine. One Run at a time; not thread-safe.
 #ifndef MILLRACE_MODEL_KERNELS_DECODE_POOL_H_
 #define MILLRACE_MODEL_KERNELS_DECODE_POOL_H_
 
