@@ -117,7 +117,7 @@ struct RunConfig {
 
   struct WeightSync {
     std::string address;  // host:port of the learner's service; empty = the supervisor picks a port
-    std::string transport = "tcp";  // tcp, nccl
+    std::string transport = "auto";  // auto (shared memory on one host, else tcp), tcp
     int64_t bucket_mib = 8;
     double transfer_seconds = 120;  // deadline of one member's transfer
     double activate_seconds = 60;   // deadline of the swap between decode steps

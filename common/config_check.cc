@@ -69,10 +69,6 @@ class Checker {
     }
     CheckAddress("buffer.address", config_.buffer.address);
     CheckAddress("weight_sync.address", config_.weight_sync.address);
-    if (config_.weight_sync.transport == "nccl" && config_.model.device == "cpu") {
-      Add("weight_sync.transport",
-          "nccl needs a GPU, and model.device is \"cpu\"; valid here: tcp");
-    }
   }
 
   void CheckAddress(const std::string& field, const std::string& address) {

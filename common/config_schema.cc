@@ -183,8 +183,8 @@ void AddSft(std::vector<ConfigField>& fields) {
 }
 
 void AddEval(std::vector<ConfigField>& fields) {
-  fields.push_back(
-      Number(FIELD(eval.problems), {1, 1073741824}, "Held-out problems before and after."));
+  fields.push_back(Number(FIELD(eval.problems), {0, 1073741824},
+                          "Held-out problems before and after; 0 = no evaluation then."));
   fields.push_back(
       Number(FIELD(eval.samples), {1, 65536}, "Samples per problem at temperature 1."));
   fields.push_back(Text(FIELD(eval.greedy), "Also one greedy sample per problem."));
@@ -198,7 +198,10 @@ void AddWeightSync(std::vector<ConfigField>& fields) {
   fields.push_back(
       Text(FIELD(weight_sync.address),
            "host:port of the learner's service; empty = a free port of this machine."));
-  fields.push_back(Text(FIELD(weight_sync.transport), "How weights travel.", {"tcp", "nccl"}));
+  fields.push_back(Text(FIELD(weight_sync.transport),
+                        "How weights travel: auto shares memory with servers on the learner's host "
+                        "and relays over TCP to others; tcp always relays.",
+                        {"auto", "tcp"}));
   fields.push_back(
       Number(FIELD(weight_sync.bucket_mib), {1, 1024}, "Size of a slice of the weights, MiB."));
   fields.push_back(Number(FIELD(weight_sync.transfer_seconds), {0, 86400, true},

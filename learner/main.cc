@@ -24,6 +24,7 @@ absl::StatusOr<std::unique_ptr<Publisher>> StartPublisher(Role& role) {
   options.listen = role.flags.listen;
   options.advertise = role.flags.advertise;
   options.token = sync.token;
+  options.same_host = sync.transport == "auto";
   options.bucket_bytes = sync.bucket_mib << 20;
   options.transfer_deadline = absl::Seconds(sync.transfer_seconds);
   options.heartbeat = absl::Seconds(sync.heartbeat_seconds);

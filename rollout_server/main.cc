@@ -120,6 +120,7 @@ Subscriber::Options SyncOptions(const Role& role, const std::string& sync,
   options.control_address = control_address;
   options.advertise = role.flags.advertise.empty() ? HostName() : role.flags.advertise;
   options.token = role.config.weight_sync.token;
+  options.same_host = role.config.weight_sync.transport == "auto";
   options.activate_deadline = absl::Seconds(role.config.weight_sync.activate_seconds);
   return options;
 }
