@@ -75,7 +75,8 @@ absl::Status LearnerLoop::EvaluateNow(const std::string& kind) {
   for (const std::string mode : {"sampled", "greedy"}) {
     if (mode == "greedy" && !config_.eval.greedy) continue;
     const bool there = std::any_of(lines.begin(), lines.end(), [&](const json& line) {
-      return line.value("kind", "") == kind && line.value("mode", "") == mode;
+      return line.value("kind", "") == kind && line.value("mode", "") == mode &&
+             line.value("step", int64_t{-1}) == state_.step;
     });
     if (there) continue;
     absl::StatusOr<EvalOutcome> outcome = ports_.evaluate(MakeEvalRequest(kind, mode));
