@@ -9,6 +9,7 @@
 #include "cli/run_dir.h"
 #include "common/files.h"
 #include "common/status_macros.h"
+#include "model/kv_cache.h"
 #include "model/transformer.h"
 
 namespace millrace {
@@ -35,6 +36,8 @@ absl::StatusOr<LocalModel> LoadLocalModel(const std::string& run_or_model_dir,
   engine.kv_tokens =
       options.kv_tokens > 0 ? options.kv_tokens : std::min(config.max_position, kMostKvTokens);
   model.longest = std::min(config.max_position, engine.kv_tokens);
+  // A sample starts as a fork of its prompt, whose last, partly filled block it copies.
+  engine.kv_tokens += 2 * KvCache::kBlockTokens;
   engine.threads = options.threads > 0
                        ? options.threads
                        : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
