@@ -261,7 +261,7 @@ TEST_F(SupervisorTest, AStopDuringTheStartIsFineToo) {
 TEST_F(SupervisorTest, AChildDeafToSigtermIsKilled) {
   grace_ = absl::Milliseconds(50);
   SetRole("rollout",
-          absl::StrCat(kRole, kAnnounce, "trap '' TERM\nwhile :; do sleep 0.02; done\n"));
+          absl::StrCat(kRole, "trap '' TERM\n", kAnnounce, "while :; do sleep 0.02; done\n"));
   EXPECT_THAT(Run([&] { stop_ = Announced("rollout-0") && Announced("rollout-1"); }),
               IsOkAndHolds(RunEnd::kStopped));
   EXPECT_THAT(notices_, Contains(HasSubstr("rollout-0 did not end within")));

@@ -37,10 +37,10 @@ TEST_F(BadInputTest, ABrokenConfigNamesFieldLineAndWhatWouldBeValid) {
       Write("c.toml", "[run]\nsteps = -3\n[learner]\nlearning_rate = 1.0\nschedule = \"linear\"\n");
   const CommandResult result = Train(config);
   EXPECT_EQ(result.exit_code, 2) << result.output;
-  EXPECT_THAT(
-      result.output,
-      AllOf(HasSubstr("c.toml:2: run.steps"), HasSubstr("c.toml:4: learner.learning_rate"),
-            HasSubstr("learner.lr"), HasSubstr("c.toml:5: learner.schedule"), HasSubstr("cosine")));
+  EXPECT_THAT(result.output,
+              AllOf(HasSubstr("c.toml:2: run.steps"), HasSubstr("c.toml:4: learner.learning_rate"),
+                    HasSubstr("valid in [learner]: lr,"), HasSubstr("c.toml:5: learner.schedule"),
+                    HasSubstr("cosine")));
   EXPECT_FALSE(fs::exists(folder_ + "/run"));
   const CommandResult check = RunCommand({Program("millrace"), "config", "check", config});
   EXPECT_NE(check.exit_code, 0);

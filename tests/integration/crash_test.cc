@@ -14,8 +14,8 @@ struct Victim {
 class CrashTest : public ::testing::TestWithParam<Victim> {};
 
 TEST_P(CrashTest, TheRunGoesOnAndEveryTrajectoryCountsOnce) {
-  const int64_t steps = 30;
-  TrainRun run({"run.steps=30", "eval.problems=0"});
+  const int64_t steps = 150;
+  TrainRun run({"run.steps=150", "eval.problems=0"});
   run.Start();
   std::set<std::string> stored;
   int64_t step = 3;

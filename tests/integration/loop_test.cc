@@ -48,7 +48,9 @@ TEST(LoopTest, TrainsToTheEndAndLeavesAWholeRunDirectory) {
   EXPECT_THAT(audit.trajectories_by_server, Contains(Key("rollout-0")));
   EXPECT_THAT(audit.trajectories_by_server, Contains(Key("rollout-1")));
   for (const auto& row : run.Metrics()) {
-    if (row["step"] == 1) EXPECT_LT(row["logprob_diff_max"].get<double>(), 1e-4);
+    if (row["step"] == 1) {
+      EXPECT_LT(row["logprob_diff_max"].get<double>(), 1e-4);
+    }
     EXPECT_LE(row["staleness_max"].get<double>(), 4) << row["step"];
   }
   EXPECT_THAT(run.Output(), HasSubstr("millrace chat"));
