@@ -184,6 +184,9 @@ int RunPush(const Flags& flags) {
       at(0.99));
   std::printf("server CPU %.0f us/item, clients CPU %.0f us/item\n",
               CpuSeconds(RUSAGE_CHILDREN) / n * 1e6, client_cpu / n * 1e6);
+  std::printf(
+      "{\"pushes_per_s\": %.0f, \"p50_ms\": %.1f, \"p99_ms\": %.1f, \"server_cpu_us\": %.0f}\n",
+      n / seconds, at(0.5), at(0.99), CpuSeconds(RUSAGE_CHILDREN) / n * 1e6);
   return tally.failed == 0 ? 0 : 1;
 }
 

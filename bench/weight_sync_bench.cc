@@ -181,7 +181,9 @@ absl::Status Bench(const Flags& flags) {
   const double gb = weights.total() / 1e9;
   std::printf("transport %s, %.3f GB, %d rounds, buckets of %d MiB\n", flags.transport.c_str(), gb,
               flags.repeat, flags.bucket_mib);
+  std::string line = absl::StrCat("{\"transport\": \"", flags.transport, "\", \"gb\": ", gb);
   for (auto& fleet : fleets) {
+    absl::StrAppend(&line, ", \"seconds_", fleet->receivers, "\": ", Best(fleet->seconds));
     const double best = Best(fleet->seconds), publish = Best(fleet->publish_seconds);
     std::printf(
         "  %d receivers: best %.3f s (publish %.3f), median %.3f s; %.2f GB/s each, "
@@ -201,6 +203,7 @@ absl::Status Bench(const Flags& flags) {
   }
   std::printf("  CPU seconds a version at the learner: %.3f\n",
               own_cpu / (warm + flags.repeat) / static_cast<double>(fleets.size()));
+  std::printf("%s}\n", line.c_str());
   return absl::OkStatus();
 }
 
