@@ -68,7 +68,7 @@ MILLRACE_SIMD_CLONES void NormRows(const RmsNormShape& s, int64_t begin, int64_t
 }
 
 struct NormGradient {  // of memory that does not overlap
-  const float *__restrict x, *__restrict weight, *__restrict d_y;
+  const float* __restrict x, * __restrict weight, * __restrict d_y;
   float* __restrict d_x;
   bool add;
 };
@@ -167,7 +167,7 @@ MILLRACE_SIMD_INLINE float Sigmoid(float x) { return 1.0f / (1.0f + FastExp(-x))
 
 MILLRACE_SIMD_CLONES void SwiGluRows(int64_t rows, int64_t width, const float* gate_up, float* y) {
   for (int64_t r = 0; r < rows; ++r) {
-    const float *__restrict gate = gate_up + r * 2 * width, *__restrict up = gate + width;
+    const float* __restrict gate = gate_up + r * 2 * width, * __restrict up = gate + width;
     float* __restrict yr = y + r * width;
     for (int64_t i = 0; i < width; ++i) yr[i] = gate[i] * Sigmoid(gate[i]) * up[i];
   }
@@ -176,7 +176,7 @@ MILLRACE_SIMD_CLONES void SwiGluRows(int64_t rows, int64_t width, const float* g
 MILLRACE_SIMD_CLONES void SwiGluRowsBackward(int64_t rows, int64_t width, const float* d_y,
                                              float* gate_up, float* y) {
   for (int64_t r = 0; r < rows; ++r) {
-    float *__restrict gate = gate_up + r * 2 * width, *__restrict up = gate + width;
+    float* __restrict gate = gate_up + r * 2 * width, * __restrict up = gate + width;
     const float* __restrict d = d_y + r * width;
     float* __restrict yr = y + r * width;
     for (int64_t i = 0; i < width; ++i) {
