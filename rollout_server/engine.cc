@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/clock.h"
@@ -44,7 +45,8 @@ struct Engine::Impl {
   uint64_t next_request ABSL_GUARDED_BY(mu) = 1;
   Stats stats ABSL_GUARDED_BY(mu);
   bool stop ABSL_GUARDED_BY(mu) = false;
-  bool idle ABSL_GUARDED_BY(mu) = false;  // the loop has nothing to run
+  int64_t swappers ABSL_GUARDED_BY(mu) = 0;  // threads inside SwapWeights
+  bool idle ABSL_GUARDED_BY(mu) = false;     // the loop has nothing to run
   std::thread thread;
 
   void Loop();
@@ -145,6 +147,12 @@ Engine::~Engine() {
     impl_->stop = true;
   }
   impl_->thread.join();
+  // The loop has answered every change; whoever waited for one still holds the mutex on the way
+  // out.
+  absl::MutexLock lock(&impl_->mu);
+  const auto alone = [this]()
+                         ABSL_EXCLUSIVE_LOCKS_REQUIRED(impl_->mu) { return impl_->swappers == 0; };
+  impl_->mu.Await(absl::Condition(&alone));
 }
 
 absl::StatusOr<uint64_t> Engine::Submit(EngineRequest request) {
@@ -170,6 +178,8 @@ absl::Status Engine::SwapWeights(int64_t version, std::function<absl::Status(Tra
   const absl::Time begin = Clock::Real()->Now();
   absl::MutexLock lock(&impl_->mu);
   if (impl_->stop) return absl::CancelledError("engine is stopping");
+  ++impl_->swappers;
+  const absl::Cleanup leave = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { --impl_->swappers; };
   impl_->changes.push_back(&change);
   const auto taken = [&change] { return change.started || change.done; };
   if (!impl_->mu.AwaitWithDeadline(absl::Condition(&taken), deadline)) {
@@ -202,7 +212,9 @@ int64_t Engine::version() const {
 
 Engine::Stats Engine::stats() const {
   absl::MutexLock lock(&impl_->mu);
-  return impl_->stats;
+  Stats now = impl_->stats;
+  now.waiting_swaps = static_cast<int64_t>(impl_->changes.size());
+  return now;
 }
 
 const ModelConfig& Engine::model_config() const { return impl_->core->model_config(); }

@@ -71,6 +71,7 @@ class Engine {
   struct Stats {
     int64_t version = -1;
     int64_t running = 0, waiting = 0;  // samples
+    int64_t waiting_swaps = 0;         // weight changes that the decode loop has not come to
     uint64_t generated_tokens = 0, prefill_tokens = 0, recomputed_tokens = 0, decode_steps = 0,
              weight_swaps = 0;
   };

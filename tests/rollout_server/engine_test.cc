@@ -278,6 +278,9 @@ TEST(EngineTest, WaitingChangesFailWhenTheEngineStops) {
   absl::Status status;
   std::thread change(
       [&] { status = engine->SwapWeights(1, KeepWeights, absl::Now() + kPatience); });
+  const absl::Time deadline = absl::Now() + kPatience;
+  while (engine->stats().waiting_swaps == 0 && absl::Now() < deadline) std::this_thread::yield();
+  ASSERT_EQ(engine->stats().waiting_swaps, 1);
   std::thread end([&] { engine.reset(); });
   go_on.Notify();
   change.join();
