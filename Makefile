@@ -9,7 +9,7 @@ JOBS ?= $(shell nproc)
 SEED ?= 0
 PROGRAMS := millrace millrace-buffer millrace-learner millrace-rollout
 
-.PHONY: help quickstart quickstart-tiny test check format programs bench proof-seeds proof-tsan proof-compose clean
+.PHONY: help quickstart quickstart-tiny test check format programs bench proof-seeds proof-fuzz proof-tsan proof-compose clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 28
@@ -54,6 +54,9 @@ proof-seeds: ## Three seeds of both quickstarts, table for docs/results.md
 	@$(MAKE) programs
 	@scripts/import-quickstart-model $(BUILD)/bin/millrace
 	@scripts/proof-seeds
+
+proof-fuzz: ## Every fuzz target for a minute under AddressSanitizer (libFuzzer where clang-14 is, else own mutations)
+	@scripts/proof-fuzz
 
 proof-tsan: ## The tests without LibTorch under ThreadSanitizer
 	@cmake --preset tsan && ninja -C build/tsan && ctest --test-dir build/tsan --output-on-failure

@@ -216,10 +216,10 @@ absl::StatusOr<Embedding> ResolveEmbedding(const GgufReader& gguf) {
   }
   const double rms = std::sqrt(difference / norm);
   result.tied = rms < kTiedRms;
-  result.note = absl::StrFormat(result.tied ? "output.weight equals token_embd.weight up to "
-                                              "quantisation (relative rms %.4f)"
-                                            : "output.weight kept (relative rms %.4f)",
-                                rms);
+  const std::string rms_text = absl::StrFormat(" (relative rms %.4f)", rms);
+  result.note = (result.tied ? "output.weight equals token_embd.weight up to quantisation"
+                             : "output.weight kept") +
+                rms_text;
   if (result.tied && output->second.bytes.size() > embed_tensor.bytes.size()) {
     result.source = "output.weight";
   }
