@@ -38,10 +38,28 @@ struct RunConfig {
   } model;
 
   struct Task {
-    std::string name = "log_json";  // see `millrace tasks`
-    int64_t seed = 1;               // of the problem generator
-    int64_t max_number = 99;        // sums: operands are 0..max_number
+    std::string name = "log_json";   // see `millrace tasks`
+    int64_t seed = 1;                // of the problem generator
+    int64_t max_number = 99;         // sums: operands are 0..max_number
+    bool partial_credit = true;      // reward for parts of an answer that are right
+    std::vector<std::string> parts;  // mixture: "task" or "task:weight" each
+    std::string digest;  // of the problems, set by `millrace train`; empty = not checked
   } task;
+
+  struct Data {                           // task "dataset"
+    std::vector<std::string> files;       // JSONL or CSV, "file" or "file:weight" each
+    std::vector<std::string> eval_files;  // held out; empty = eval_fraction of `files`
+    std::string question = "question";    // columns
+    std::string answer = "answer";
+    std::string demonstration;          // column; empty = the answer, where the verifier accepts it
+    std::string prompt = "{question}";  // {column} stands for its value
+    std::string system;                 // system message; empty = none
+    bool chat = true;                   // through the chat template; false = plain text
+    std::string verifier = "exact";     // exact, numeric, json, regex
+    std::string pattern;                // regex: its first group is the answer
+    double eval_fraction = 0.1;
+    double near_duplicates = 0.8;  // similarity from which prompts count as the same; 0 = off
+  } data;
 
   struct Buffer {
     std::string address;          // host:port it listens on; empty = the supervisor picks a port
@@ -90,7 +108,7 @@ struct RunConfig {
     int64_t updates_per_batch = 1;  // optimizer steps over the same batch
     int64_t token_budget = 8192;    // tokens per micro-batch
     int64_t logit_chunk = 1024;     // rows of logits that exist at once
-    int64_t threads = 1;
+    int64_t threads = 0;  // 0 = one a core
     int64_t checkpoint_every = 4;  // steps; the last step always
     int64_t keep_checkpoints = 2;
     double self_check_tolerance =

@@ -81,6 +81,47 @@ void AddTask(std::vector<ConfigField>& fields) {
   fields.push_back(Number(FIELD(task.seed), {0, kMaxInt}, "Of the problem generator."));
   fields.push_back(
       Number(FIELD(task.max_number), {1, 1000000000}, "Sums: operands are 0..max_number."));
+  fields.push_back(Text(FIELD(task.partial_credit),
+                        "Whether parts of an answer that are right are rewarded (calculator, "
+                        "dates, order_json, sentence_json)."));
+  fields.push_back(
+      Text(FIELD(task.parts),
+           "Mixture: its parts, \"task\" or \"task:weight\" each, or files that hold a [data] "
+           "section; empty = sentence_json, order_json, dates, calculator."));
+  fields.push_back(Text(FIELD(task.digest),
+                        "Of the problems of a dataset, set by `millrace train` and checked by "
+                        "every process; empty = not checked."));
+}
+
+void AddData(std::vector<ConfigField>& fields) {
+  fields.push_back(Text(
+      FIELD(data.files),
+      "Task dataset: JSONL or CSV files, \"file\" or \"file:weight\" each (docs/datasets.md)."));
+  fields.push_back(
+      Text(FIELD(data.eval_files), "Held-out problems; empty = eval_fraction of those in files."));
+  fields.push_back(Text(FIELD(data.question), "Column that {question} of the prompt stands for."));
+  fields.push_back(Text(FIELD(data.answer), "Column of the right answer."));
+  fields.push_back(Text(FIELD(data.demonstration),
+                        "Column of a right completion, for the warm-up; empty = the answer, where "
+                        "the verifier accepts it."));
+  fields.push_back(Text(FIELD(data.prompt),
+                        "User message; {column} stands for the column's value, {{ and }} for "
+                        "braces."));
+  fields.push_back(Text(FIELD(data.system), "System message; empty = none."));
+  fields.push_back(Text(FIELD(data.chat),
+                        "Whether the prompt goes through the chat template; false = plain text."));
+  fields.push_back(Text(FIELD(data.verifier),
+                        "How a completion is judged: exact text, the number it ends with, one "
+                        "JSON value, or what pattern finds.",
+                        {"exact", "numeric", "json", "regex"}));
+  fields.push_back(Text(FIELD(data.pattern),
+                        "Verifier regex: the first group of its last match is compared with the "
+                        "answer (PCRE2)."));
+  fields.push_back(Number(FIELD(data.eval_fraction), {0, 0.9, true},
+                          "Held-out part when there are no eval_files, by hash of the prompt."));
+  fields.push_back(Number(FIELD(data.near_duplicates), {0, 1},
+                          "Prompts of this Jaccard similarity or more (shingles of three words) "
+                          "are never on both sides of the split; 0 = off."));
 }
 
 void AddBuffer(std::vector<ConfigField>& fields) {
@@ -161,7 +202,7 @@ void AddLearner(std::vector<ConfigField>& fields) {
   fields.push_back(Number(FIELD(learner.token_budget), {1, 1073741824}, "Tokens per micro-batch."));
   fields.push_back(
       Number(FIELD(learner.logit_chunk), {1, 1048576}, "Rows of logits that exist at once."));
-  fields.push_back(Number(FIELD(learner.threads), {1, 1024}, "Compute threads."));
+  fields.push_back(Number(FIELD(learner.threads), {0, 1024}, "Compute threads; 0 = one a core."));
   fields.push_back(Number(FIELD(learner.checkpoint_every), {1, 1000000000},
                           "Steps between checkpoints; the last step always has one."));
   fields.push_back(
@@ -241,6 +282,7 @@ const std::vector<ConfigField>& ConfigSchema() {
     AddRun(all);
     AddModel(all);
     AddTask(all);
+    AddData(all);
     AddBuffer(all);
     AddRollout(all);
     AddLearner(all);

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "buffer/buffer_client.h"
+#include "common/net_util.h"
 #include "common/process.h"
 #include "common/status_macros.h"
 #include "learner/evaluation_client.h"
@@ -22,7 +24,7 @@ absl::StatusOr<std::unique_ptr<Publisher>> StartPublisher(Role& role) {
   Publisher::Options options;
   options.run = role.config.run.name;
   options.listen = role.flags.listen;
-  options.advertise = role.flags.advertise;
+  options.advertise = role.flags.advertise.empty() ? HostName() : role.flags.advertise;
   options.token = sync.token;
   options.same_host = sync.transport == "auto";
   options.bucket_bytes = sync.bucket_mib << 20;
@@ -78,7 +80,9 @@ LearnerPorts MakePorts(Role& role, BufferClient* buffer, Publisher* publisher,
 }
 
 absl::Status RunLearner(Role& role) {
-  at::set_num_threads(static_cast<int>(std::max<int64_t>(role.config.learner.threads, 1)));
+  const int64_t threads = role.config.learner.threads;
+  at::set_num_threads(
+      static_cast<int>(threads > 0 ? threads : std::max(std::thread::hardware_concurrency(), 1u)));
   const std::string buffer_address =
       role.flags.buffer.empty() ? role.config.buffer.address : role.flags.buffer;
   if (buffer_address.empty()) {
