@@ -96,19 +96,20 @@ class Chat {
     request.on_sample = [stream](GeneratedSample sample) { stream->Set(sample.token_ids, true); };
     MR_ASSIGN_OR_RETURN(const uint64_t id, model_.engine->Submit(std::move(request)));
     std::vector<int32_t> tokens;
-    size_t printed = 0;
+    StreamDecoder decoder(model_.tokenizer.get());
+    size_t decoded = 0;
     bool done = false;
     while (!done) {
       if (const absl::Status status = stream->Next(tokens.size(), &tokens, &done); !status.ok()) {
         model_.engine->Cancel(id);
         return status;
       }
-      const std::string text = model_.tokenizer->Decode(tokens);
-      const absl::string_view stable = done ? absl::string_view(text) : StablePrefix(text);
-      if (stable.size() <= printed) continue;
-      std::fwrite(stable.data() + printed, 1, stable.size() - printed, stdout);
+      std::string text;
+      while (decoded < tokens.size()) text += decoder.Push(tokens[decoded++]);
+      if (done) text += decoder.Flush();
+      if (text.empty()) continue;
+      std::fwrite(text.data(), 1, text.size(), stdout);
       std::fflush(stdout);
-      printed = stable.size();
     }
     std::printf("\n");
     std::fflush(stdout);

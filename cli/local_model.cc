@@ -4,7 +4,6 @@
 #include <thread>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cli/run_dir.h"
 #include "common/files.h"
@@ -50,12 +49,6 @@ absl::StatusOr<LocalModel> LoadLocalModel(const std::string& run_or_model_dir,
 
 absl::StatusOr<RunConfig> LoadRunConfigOf(const std::string& dir) {
   return LoadConfig(JoinPath(dir, "config.toml"));
-}
-
-absl::string_view StablePrefix(absl::string_view text) {
-  constexpr absl::string_view kReplacement = "\xEF\xBF\xBD";
-  while (absl::EndsWith(text, kReplacement)) text.remove_suffix(kReplacement.size());
-  return text;
 }
 
 }  // namespace millrace

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "common/config.h"
 #include "common/metrics.h"
 #include "model/tokenizer.h"
@@ -40,10 +39,6 @@ absl::StatusOr<LocalModel> LoadLocalModel(const std::string& run_or_model_dir,
 
 // The config of the run in `dir`; NOT_FOUND when it is a model folder.
 absl::StatusOr<RunConfig> LoadRunConfigOf(const std::string& dir);
-
-// The part of a growing decoded text that later tokens can't change any more: without a
-// replacement character at the end, which stands for a character whose bytes have not all come.
-absl::string_view StablePrefix(absl::string_view text);
 
 }  // namespace millrace
 

@@ -1,5 +1,5 @@
-// Conversations through a model's own chat template (Jinja, run by model/jinja): text, token ids and
-// which of them are the assistant's. Thread-safe functions.
+// Conversations through a model's own chat template (Jinja, run by model/jinja): text, token ids
+// and which of them are the assistant's. Thread-safe functions.
 //
 // Text of messages and tools can't forge control tokens: special tokens are recognised only where
 // every one of their characters comes from the template itself (or from the tokenizer's bos_token

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "model/tokenizer_json.h"
+#include "model/tokenizer_json_writer.h"
 #include "nlohmann/json.hpp"
 
 namespace millrace {
@@ -25,6 +26,8 @@ struct Pretokenizing {
   bool nfc;
   bool digits;          // every digit by itself, then GPT-2's words
   const char* pattern;  // null = GPT-2's words
+  bool ignore_merges = false;
+  bool add_bos = false;  // unless the file says otherwise
 };
 constexpr Pretokenizing kPretokenizers[] = {
     {"smollm", false, true, nullptr},
@@ -33,7 +36,8 @@ constexpr Pretokenizing kPretokenizers[] = {
     {"qwen2", true, false,
      R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
     {"llama-bpe", false, false,
-     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
+     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     true, true},
 };
 
 Json ByteLevel(bool trim_offsets, bool use_regex) {
@@ -56,15 +60,11 @@ Json PretokenizerJson(const Pretokenizing& pre) {
   return {{"type", "Sequence"}, {"pretokenizers", {digits, ByteLevel(true, true)}}};
 }
 
-Json AddedJson(const std::string& text, bool special) {
-  return {{"content", text}, {"lstrip", false},      {"normalized", false},
-          {"rstrip", false}, {"single_word", false}, {"special", special}};
-}
-
 struct Tokens {
   std::vector<std::string> texts;
   std::vector<int64_t> types;
   std::vector<std::string> merges;
+  int64_t bos = -1;  // put before every text; -1 = none
 };
 
 absl::StatusOr<Tokens> ReadTokens(const GgufReader& gguf) {
@@ -80,6 +80,25 @@ absl::StatusOr<Tokens> ReadTokens(const GgufReader& gguf) {
   return Tokens{*std::move(texts), *std::move(types), *std::move(merges)};
 }
 
+Json PostProcessorJson(const Tokens& tokens) {
+  const Json byte_level = {{"type", "ByteLevel"},
+                           {"add_prefix_space", true},
+                           {"trim_offsets", false},
+                           {"use_regex", true}};
+  if (tokens.bos < 0) return byte_level;
+  const std::string& text = tokens.texts[tokens.bos];
+  const Json bos = {{"SpecialToken", {{"id", text}, {"type_id", 0}}}};
+  const Json a = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
+  const Json b = {{"Sequence", {{"id", "B"}, {"type_id", 0}}}};
+  Json special = Json::object();
+  special[text] = {{"id", text}, {"ids", {tokens.bos}}, {"tokens", {text}}};
+  const Json around = {{"type", "TemplateProcessing"},
+                       {"single", {bos, a}},
+                       {"pair", {bos, a, bos, b}},
+                       {"special_tokens", special}};
+  return {{"type", "Sequence"}, {"processors", {byte_level, around}}};
+}
+
 Json TokenizerJson(const Tokens& tokens, const Pretokenizing& pre) {
   Json vocab = Json::object(), added = Json::array(), merges = Json::array();
   size_t top = 0;
@@ -90,7 +109,7 @@ Json TokenizerJson(const Tokens& tokens, const Pretokenizing& pre) {
     const int64_t type = tokens.types[id];
     const bool is_added = type == kControl || type == kUserDefined || type == kUnknown;
     if (is_added) {
-      Json entry = AddedJson(tokens.texts[id], type != kUserDefined);
+      Json entry = AddedTokenJson(tokens.texts[id], type != kUserDefined);
       entry["id"] = id;
       added.push_back(std::move(entry));
     }
@@ -106,33 +125,17 @@ Json TokenizerJson(const Tokens& tokens, const Pretokenizing& pre) {
       merges.push_back({merge.substr(0, space), merge.substr(space + 1)});
     }
   }
-  return {{"version", "1.0"},
-          {"truncation", Json()},
-          {"padding", Json()},
-          {"added_tokens", added},
-          {"normalizer", pre.nfc ? Json{{"type", "NFC"}} : Json()},
-          {"pre_tokenizer", PretokenizerJson(pre)},
-          {"post_processor",
-           {{"type", "ByteLevel"},
-            {"add_prefix_space", true},
-            {"trim_offsets", false},
-            {"use_regex", true}}},
-          {"decoder",
-           {{"type", "ByteLevel"},
-            {"add_prefix_space", true},
-            {"trim_offsets", true},
-            {"use_regex", true}}},
-          {"model",
-           {{"type", "BPE"},
-            {"dropout", Json()},
-            {"unk_token", Json()},
-            {"continuing_subword_prefix", Json()},
-            {"end_of_word_suffix", Json()},
-            {"fuse_unk", false},
-            {"byte_fallback", false},
-            {"ignore_merges", false},
-            {"vocab", vocab},
-            {"merges", merges}}}};
+  TokenizerJsonParts parts;
+  parts.vocab = std::move(vocab);
+  parts.merges = std::move(merges);
+  parts.added = std::move(added);
+  if (pre.nfc) parts.normalizer = {{"type", "NFC"}};
+  parts.pre_tokenizer = PretokenizerJson(pre);
+  parts.post_processor = PostProcessorJson(tokens);
+  parts.decoder = ByteLevel(true, true);
+  parts.decoder["add_prefix_space"] = true;
+  parts.ignore_merges = pre.ignore_merges;
+  return TokenizerJsonOf(std::move(parts));
 }
 
 Json TokenizerConfigJson(const GgufReader& gguf, const Tokens& tokens, const std::string& arch) {
@@ -146,20 +149,19 @@ Json TokenizerConfigJson(const GgufReader& gguf, const Tokens& tokens, const std
   for (size_t id = 0; id < tokens.texts.size(); ++id) {
     const int64_t type = tokens.types[id];
     if (type != kControl && type != kUserDefined && type != kUnknown) continue;
-    decoder[absl::StrCat(id)] = AddedJson(tokens.texts[id], type != kUserDefined);
+    decoder[absl::StrCat(id)] = AddedTokenJson(tokens.texts[id], type != kUserDefined);
   }
   const auto context = gguf.Get<int64_t>(absl::StrCat(arch, ".context_length"));
-  Json json = {
-      {"tokenizer_class", qwen ? "Qwen2Tokenizer" : "PreTrainedTokenizerFast"},
-      {"model_max_length", context ? Json(*context) : Json()},
-      {"clean_up_tokenization_spaces", false},
-      {"add_prefix_space", false},
-      {"add_bos_token", gguf.Get<int64_t>("tokenizer.ggml.add_bos_token").value_or(0) != 0},
-      {"bos_token", qwen ? Json() : name("bos")},
-      {"eos_token", name("eos")},
-      {"pad_token", name("padding")},
-      {"unk_token", name("unknown")},
-      {"added_tokens_decoder", decoder}};
+  Json json = {{"tokenizer_class", qwen ? "Qwen2Tokenizer" : "PreTrainedTokenizerFast"},
+               {"model_max_length", context ? Json(*context) : Json()},
+               {"clean_up_tokenization_spaces", false},
+               {"add_prefix_space", false},
+               {"add_bos_token", tokens.bos >= 0},
+               {"bos_token", qwen ? Json() : name("bos")},
+               {"eos_token", name("eos")},
+               {"pad_token", name("padding")},
+               {"unk_token", name("unknown")},
+               {"added_tokens_decoder", decoder}};
   const auto chat = gguf.Get<std::string>("tokenizer.chat_template");
   if (chat && !chat->empty()) json["chat_template"] = *chat;
   return json;
@@ -189,7 +191,13 @@ absl::StatusOr<GgufTokenizerFiles> TokenizerFromGguf(const GgufReader& gguf,
   if (pre == std::end(kPretokenizers)) {
     return absl::UnimplementedError(absl::StrCat("pre-tokenizer \"", name, "\" is not supported"));
   }
-  MR_ASSIGN_OR_RETURN(const Tokens tokens, ReadTokens(gguf));
+  MR_ASSIGN_OR_RETURN(Tokens tokens, ReadTokens(gguf));
+  const auto bos = gguf.Get<int64_t>("tokenizer.ggml.bos_token_id");
+  const bool add_bos =
+      gguf.Get<int64_t>("tokenizer.ggml.add_bos_token").value_or(pre->add_bos ? 1 : 0) != 0;
+  if (add_bos && bos && *bos >= 0 && *bos < static_cast<int64_t>(tokens.texts.size())) {
+    tokens.bos = *bos;
+  }
   GgufTokenizerFiles files;
   MR_ASSIGN_OR_RETURN(files.tokenizer_json, Dump(TokenizerJson(tokens, *pre), 1));
   MR_ASSIGN_OR_RETURN(files.tokenizer_config_json,

@@ -7,31 +7,51 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 namespace millrace {
 
+using PieceSink = absl::FunctionRef<void(absl::string_view)>;
+
 class PretokenizerStep {
  public:
   virtual ~PretokenizerStep() = default;
-  // Appends the pieces of `text` (well-formed UTF-8) in order; together they are `text`.
-  virtual void Split(absl::string_view text, std::vector<absl::string_view>* pieces) const = 0;
+  // Hands out the pieces of `text` (well-formed UTF-8) in order, none of them empty. Together they
+  // are `text`, but for what SplitBehavior::kRemoved removes.
+  virtual void Split(absl::string_view text, PieceSink sink) const = 0;
 };
 
-// Every numeric character (Unicode N) by itself.
-std::unique_ptr<PretokenizerStep> DigitsStep();
-// The words of GPT-2's regular expression.
-absl::StatusOr<std::unique_ptr<PretokenizerStep>> Gpt2Step();
-// Matches of `pattern` and what lies between them. INVALID_ARGUMENT when it does not compile.
-absl::StatusOr<std::unique_ptr<PretokenizerStep>> RegexStep(const std::string& pattern);
+// What becomes of a match of a pattern, between the pieces around it.
+enum class SplitBehavior { kIsolated, kRemoved, kMergedWithPrevious, kMergedWithNext, kContiguous };
+
+// The words of a family, as its regular expression means them, by a scanner written for it (several
+// times faster).
+enum class WordRule { kGpt2, kQwen2, kLlama3 };
+std::unique_ptr<PretokenizerStep> WordStep(WordRule rule);
+// Numeric characters (Unicode N), each by itself or in runs.
+std::unique_ptr<PretokenizerStep> DigitsStep(bool individual);
+struct SplitOptions {
+  SplitBehavior behavior = SplitBehavior::kIsolated;
+  bool invert = false;  // what lies between matches is the match
+};
+// Matches of a regular expression and what lies between them. Expressions that a WordRule stands
+// for become that. INVALID_ARGUMENT when it does not compile.
+absl::StatusOr<std::unique_ptr<PretokenizerStep>> RegexStep(const std::string& pattern,
+                                                            SplitOptions options);
+// The same for a literal string, which is not empty.
+std::unique_ptr<PretokenizerStep> LiteralStep(const std::string& literal, SplitOptions options);
 
 class Pretokenizer {
  public:
   void Add(std::unique_ptr<PretokenizerStep> step) { steps_.push_back(std::move(step)); }
-  std::vector<absl::string_view> Split(absl::string_view text) const;
+  bool empty() const { return steps_.empty(); }
+  void Split(absl::string_view text, PieceSink sink) const { SplitFrom(0, text, sink); }
 
  private:
+  void SplitFrom(size_t step, absl::string_view text, PieceSink sink) const;
+
   std::vector<std::unique_ptr<PretokenizerStep>> steps_;
 };
 

@@ -1,16 +1,15 @@
 #include "model/tokenizer.h"
 
-#include <utf8proc.h>
-
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <optional>
 #include <unordered_map>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/files.h"
 #include "common/status_macros.h"
 #include "model/byte_level.h"
@@ -24,79 +23,226 @@ namespace {
 constexpr const char* kFiles[] = {"tokenizer.json", "tokenizer_config.json",
                                   "special_tokens_map.json", "chat_template.jinja"};
 
-std::string Nfc(const std::string& text) {
-  utf8proc_uint8_t* mapped = nullptr;
-  const utf8proc_ssize_t length =
-      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                   static_cast<utf8proc_ssize_t>(text.size()), &mapped,
-                   static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
-  if (length < 0) return text;
-  std::string result(reinterpret_cast<const char*>(mapped), length);
-  std::free(mapped);
-  return result;
+bool IsValidUtf8(absl::string_view bytes) {
+  while (!bytes.empty()) {
+    const int length = Utf8CharacterLength(bytes);
+    if (length == 0) return false;
+    bytes.remove_prefix(length);
+  }
+  return true;
+}
+
+bool Overlaps(absl::Span<const TextRange> ranges, TextRange range) {
+  return std::any_of(ranges.begin(), ranges.end(), [&](const TextRange& r) {
+    return r.begin < range.end && range.begin < r.end;
+  });
+}
+
+bool Within(absl::Span<const TextRange> ranges, TextRange range) {
+  return std::any_of(ranges.begin(), ranges.end(), [&](const TextRange& r) {
+    return r.begin <= range.begin && range.end <= r.end;
+  });
+}
+
+// A text on its way to tokens, with ranges that move along with its bytes.
+struct Segment {
+  absl::string_view text;
+  std::vector<TextRange> special_in, marked;
+
+  // The ranges that touch `range`, relative to its begin.
+  static std::vector<TextRange> Cut(absl::Span<const TextRange> ranges, TextRange range) {
+    std::vector<TextRange> out;
+    for (const TextRange& r : ranges) {
+      const size_t begin = std::max(r.begin, range.begin), end = std::min(r.end, range.end);
+      if (begin < end) out.push_back({begin - range.begin, end - range.begin});
+    }
+    return out;
+  }
+  Segment Part(TextRange range) const {
+    return {text.substr(range.begin, range.end - range.begin), Cut(special_in, range),
+            Cut(marked, range)};
+  }
+};
+
+// What a change makes of a text; a view of the storage, or of the text itself.
+using Change = absl::FunctionRef<absl::string_view(absl::string_view, std::string* storage)>;
+
+// Applies `change` and moves the ranges: a range begins where what is before it ends.
+Segment Changed(const Segment& segment, Change change, std::string* storage) {
+  Segment out;
+  out.text = change(segment.text, storage);
+  const bool same = out.text.data() == segment.text.data();
+  const auto moved = [&](size_t at) {
+    if (same) return at;
+    if (at == segment.text.size()) return out.text.size();
+    std::string scratch;
+    return std::min(change(segment.text.substr(0, at), &scratch).size(), out.text.size());
+  };
+  for (const TextRange& r : segment.special_in) {
+    out.special_in.push_back({moved(r.begin), moved(r.end)});
+  }
+  for (const TextRange& r : segment.marked) out.marked.push_back({moved(r.begin), moved(r.end)});
+  return out;
+}
+
+absl::string_view WithMetaspace(const Metaspace& metaspace, bool first, absl::string_view text,
+                                std::string* storage) {
+  if (text.empty()) return text;
+  std::string out = absl::StrReplaceAll(text, {{" ", metaspace.replacement}});
+  const bool prepend = metaspace.prepend == Metaspace::Prepend::kAlways ||
+                       (metaspace.prepend == Metaspace::Prepend::kFirst && first);
+  if (prepend && !absl::StartsWith(out, metaspace.replacement)) {
+    out.insert(0, metaspace.replacement);
+  }
+  *storage = std::move(out);
+  return *storage;
 }
 
 }  // namespace
 
 struct Tokenizer::Impl {
   struct Token {
-    std::string bytes;
-    std::string text;  // of an added token
-    bool known = false;
+    std::string text;   // as the vocabulary spells it
+    std::string bytes;  // what it stands for
     bool special = false;
+  };
+  // Where ids go, and whether marks are wanted.
+  struct Sink {
+    std::vector<int32_t>* ids;
+    std::vector<uint8_t>* marks;  // may be null
   };
 
   TokenizerParts parts;
   std::vector<Token> tokens;                           // by id
   std::unordered_map<std::string, int32_t> added_ids;  // by text
-  // Added tokens by their first byte, longest first (the leftmost longest one wins).
-  std::array<std::vector<const AddedToken*>, 256> added_by_byte;
+  AddedTokenFinder raw_finder, normalized_finder;
   TokenizerConfig config;
   int32_t eos_id = -1;
   std::string default_system_prompt;
   std::vector<std::pair<std::string, std::string>> files;  // name, contents
 
   void Index();
-  void EncodePlain(absl::string_view text, std::vector<int32_t>* ids) const;
-  const AddedToken* AddedAt(absl::string_view text, bool parse_special) const;
+  absl::Status ReadFiles(const std::string& dir);
+  void Encode(const Segment& whole, Sink sink) const;
+  void EncodeSegment(const Segment& segment, bool first, Sink sink) const;
+  void EncodeWords(const Segment& segment, bool first, Sink sink) const;
+  void MarkWord(absl::Span<const TextRange> marked, absl::string_view word, size_t offset,
+                size_t first_id, Sink sink) const;
 };
 
 void Tokenizer::Impl::Index() {
-  const auto place = [&](int32_t id) -> Token& {
+  const auto place = [&](int32_t id, const std::string& text) -> Token& {
     if (static_cast<size_t>(id) >= tokens.size()) tokens.resize(id + 1);
-    tokens[id].known = true;
+    tokens[id].text = text;
+    tokens[id].bytes = parts.decoder.BytesOf(text);
     return tokens[id];
   };
-  for (const auto& [text, id] : parts.bpe.vocab()) place(id).bytes = BytesOfTokenText(text);
+  for (const auto& [text, id] : parts.bpe.vocab()) place(id, text);
   for (const AddedToken& added : parts.added) {
-    Token& token = place(added.id);
-    token.bytes = BytesOfTokenText(added.text);
-    token.text = added.text;
-    token.special = added.special;
+    place(added.id, added.text).special = added.special;
     added_ids[added.text] = added.id;
-    added_by_byte[static_cast<uint8_t>(added.text[0])].push_back(&added);
+    std::string storage;
+    if (added.normalized && !parts.normalizer.identity()) {
+      const absl::string_view pattern = parts.normalizer.Apply(added.text, &storage);
+      if (!pattern.empty()) normalized_finder.Add(added, std::string(pattern));
+    } else {
+      raw_finder.Add(added, added.text);
+    }
   }
-  for (auto& list : added_by_byte) {
-    std::stable_sort(list.begin(), list.end(), [](const AddedToken* a, const AddedToken* b) {
-      return a->text.size() > b->text.size();
+  raw_finder.Finish();
+  normalized_finder.Finish();
+}
+
+void Tokenizer::Impl::Encode(const Segment& whole, Sink sink) const {
+  const auto allowed = [&](TextRange range) { return Within(whole.special_in, range); };
+  raw_finder.Cut(whole.text, allowed, [&](TextRange range, const AddedToken* token) {
+    if (token == nullptr) return EncodeSegment(whole.Part(range), range.begin == 0, sink);
+    sink.ids->push_back(token->id);
+    if (sink.marks != nullptr) sink.marks->push_back(Overlaps(whole.marked, range));
+  });
+}
+
+void Tokenizer::Impl::EncodeSegment(const Segment& segment, bool first, Sink sink) const {
+  if (parts.normalizer.identity()) return EncodeWords(segment, first, sink);
+  std::string storage;
+  const Segment normal = Changed(
+      segment,
+      [&](absl::string_view text, std::string* out) { return parts.normalizer.Apply(text, out); },
+      &storage);
+  if (normalized_finder.empty()) return EncodeWords(normal, first, sink);
+  const auto allowed = [&](TextRange range) { return Within(normal.special_in, range); };
+  normalized_finder.Cut(normal.text, allowed, [&](TextRange range, const AddedToken* token) {
+    if (token == nullptr) return EncodeWords(normal.Part(range), first && range.begin == 0, sink);
+    sink.ids->push_back(token->id);
+    if (sink.marks != nullptr) sink.marks->push_back(Overlaps(normal.marked, range));
+  });
+}
+
+void Tokenizer::Impl::EncodeWords(const Segment& segment, bool first, Sink sink) const {
+  if (parts.metaspace.has_value()) {
+    std::string storage;
+    const Segment spaced = Changed(
+        segment,
+        [&](absl::string_view text, std::string* out) {
+          return WithMetaspace(*parts.metaspace, first, text, out);
+        },
+        &storage);
+    parts.pretokenizer.Split(spaced.text, [&](absl::string_view word) {
+      const size_t first_id = sink.ids->size();
+      parts.bpe.Encode(word, sink.ids);
+      MarkWord(spaced.marked, word, word.data() - spaced.text.data(), first_id, sink);
     });
+    return;
+  }
+  parts.pretokenizer.Split(segment.text, [&](absl::string_view word) {
+    const size_t first_id = sink.ids->size();
+    parts.bpe.Encode(word, sink.ids);
+    MarkWord(segment.marked, word, word.data() - segment.text.data(), first_id, sink);
+  });
+}
+
+// Marks the ids from `first_id` on, which `word` at `offset` became.
+void Tokenizer::Impl::MarkWord(absl::Span<const TextRange> marked, absl::string_view word,
+                               size_t offset, size_t first_id, Sink sink) const {
+  if (sink.marks == nullptr) return;
+  const size_t end = offset + word.size();
+  for (size_t i = first_id; i < sink.ids->size(); ++i) {
+    const int32_t id = (*sink.ids)[i];
+    size_t length = 1;  // of a byte token
+    if (id == parts.bpe.unk_id()) {
+      length = std::max(1, Utf8CharacterLength(word.substr(word.size() - (end - offset))));
+    } else if (parts.bpe.byte_level()) {
+      length = tokens[id].bytes.size();
+    } else if (Bpe::ByteOfFallback(tokens[id].text) < 0) {
+      length = tokens[id].text.size();
+    }
+    const size_t next = i + 1 == sink.ids->size() ? end : std::min(end, offset + length);
+    sink.marks->push_back(Overlaps(marked, {offset, next}));
+    offset = next;
   }
 }
 
-const AddedToken* Tokenizer::Impl::AddedAt(absl::string_view text, bool parse_special) const {
-  for (const AddedToken* token : added_by_byte[static_cast<uint8_t>(text[0])]) {
-    if ((parse_special || !token->special) && absl::StartsWith(text, token->text)) return token;
+absl::Status Tokenizer::Impl::ReadFiles(const std::string& dir) {
+  for (const char* name : kFiles) {
+    const std::string path = JoinPath(dir, name);
+    if (!FileExists(path)) continue;
+    MR_ASSIGN_OR_RETURN(std::string text, ReadFile(path));
+    files.emplace_back(name, std::move(text));
   }
-  return nullptr;
-}
-
-void Tokenizer::Impl::EncodePlain(absl::string_view text, std::vector<int32_t>* ids) const {
-  std::string normal;
-  if (parts.nfc) {
-    normal = Nfc(std::string(text));
-    text = normal;
+  bool found = false;
+  for (const auto& [name, text] : files) {
+    const std::string path = JoinPath(dir, name);
+    if (name == "tokenizer.json") {
+      MR_ASSIGN_OR_RETURN(parts, ParseTokenizerJson(text, path));
+      found = true;
+    } else if (name == "tokenizer_config.json") {
+      MR_ASSIGN_OR_RETURN(config, ParseTokenizerConfig(text, path));
+    } else if (name == "chat_template.jinja") {
+      config.chat_templates["default"] = text;  // read last: it goes before the config's
+    }
   }
-  for (absl::string_view word : parts.pretokenizer.Split(text)) parts.bpe.Encode(word, ids);
+  if (!found) return absl::NotFoundError(absl::StrCat(dir, ": no tokenizer.json"));
+  return absl::OkStatus();
 }
 
 Tokenizer::Tokenizer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -104,38 +250,22 @@ Tokenizer::~Tokenizer() = default;
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& dir) {
   auto impl = std::make_unique<Impl>();
-  for (const char* name : kFiles) {
-    const std::string path = JoinPath(dir, name);
-    if (!FileExists(path)) continue;
-    MR_ASSIGN_OR_RETURN(std::string text, ReadFile(path));
-    impl->files.emplace_back(name, std::move(text));
-  }
-  bool found = false;
-  std::optional<std::string> template_file;
-  for (const auto& [name, text] : impl->files) {
-    const std::string path = JoinPath(dir, name);
-    if (name == "tokenizer.json") {
-      MR_ASSIGN_OR_RETURN(impl->parts, ParseTokenizerJson(text, path));
-      found = true;
-    } else if (name == "tokenizer_config.json") {
-      MR_ASSIGN_OR_RETURN(impl->config, ParseTokenizerConfig(text, path));
-    } else if (name == "chat_template.jinja") {
-      template_file = text;
-    }
-  }
-  if (!found) return absl::NotFoundError(absl::StrCat(dir, ": no tokenizer.json"));
-  if (template_file) impl->config.chat_template = template_file;
+  MR_RETURN_IF_ERROR(impl->ReadFiles(dir));
   impl->Index();
   auto tokenizer = std::unique_ptr<Tokenizer>(new Tokenizer(std::move(impl)));
-  if (const std::string& eos = tokenizer->impl_->config.eos_token; !eos.empty()) {
-    tokenizer->impl_->eos_id = tokenizer->TokenId(eos);
+  const auto& special = tokenizer->impl_->config.special_tokens;
+  if (const auto eos = special.find("eos_token"); eos != special.end() && !eos->second.empty()) {
+    tokenizer->impl_->eos_id = tokenizer->TokenId(eos->second);
     if (tokenizer->impl_->eos_id < 0) {
       return absl::InvalidArgumentError(absl::StrCat(JoinPath(dir, "tokenizer_config.json"),
-                                                     ": eos_token \"", eos, "\" is not a token"));
+                                                     ": eos_token \"", eos->second,
+                                                     "\" is not a token"));
     }
   }
+  const auto& templates = tokenizer->impl_->config.chat_templates;
+  const auto chat = templates.find("default");
   tokenizer->impl_->default_system_prompt =
-      DefaultSystemPrompt(tokenizer->impl_->config.chat_template.value_or(""));
+      DefaultSystemPrompt(chat == templates.end() ? "" : chat->second);
   return tokenizer;
 }
 
@@ -146,36 +276,51 @@ std::unique_ptr<Tokenizer> Tokenizer::Bytes() {
   impl->parts = ParseTokenizerJson(impl->files[0].second, "byte tokenizer").value();
   impl->config = ParseTokenizerConfig(impl->files[1].second, "byte tokenizer").value();
   impl->Index();
-  impl->eos_id = impl->added_ids.at(impl->config.eos_token);
+  impl->eos_id = impl->added_ids.at(impl->config.special_tokens.at("eos_token"));
   return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(impl)));
 }
 
 std::vector<int32_t> Tokenizer::Encode(absl::string_view text, EncodeOptions options) const {
-  const std::string valid = ReplaceInvalidUtf8(text);
-  const absl::string_view all = valid;
-  std::vector<int32_t> ids;
-  size_t begin = 0;
-  for (size_t at = 0; at < all.size();) {
-    const AddedToken* token = impl_->AddedAt(all.substr(at), options.parse_special);
-    if (token == nullptr) {
-      ++at;
-      continue;
-    }
-    impl_->EncodePlain(all.substr(begin, at - begin), &ids);
-    ids.push_back(token->id);
-    at += token->text.size();
-    begin = at;
+  std::string replaced;
+  if (!IsValidUtf8(text)) {
+    replaced = ReplaceInvalidUtf8(text);
+    text = replaced;
   }
-  impl_->EncodePlain(all.substr(begin), &ids);
+  std::vector<int32_t> ids;
+  if (options.add_special) ids = impl_->parts.prefix;
+  Segment whole{text, {}, {}};
+  if (options.parse_special) whole.special_in.push_back({0, text.size()});
+  impl_->Encode(whole, {&ids, nullptr});
+  if (options.add_special) {
+    ids.insert(ids.end(), impl_->parts.suffix.begin(), impl_->parts.suffix.end());
+  }
+  return ids;
+}
+
+std::vector<int32_t> Tokenizer::EncodeMarked(const MarkedText& text,
+                                             std::vector<uint8_t>* marks) const {
+  Segment whole{text.text, {}, {}};
+  whole.special_in.assign(text.special_in.begin(), text.special_in.end());
+  whole.marked.assign(text.marked.begin(), text.marked.end());
+  std::vector<int32_t> ids;
+  marks->clear();
+  impl_->Encode(whole, {&ids, marks});
   return ids;
 }
 
 std::string Tokenizer::Decode(absl::Span<const int32_t> ids, bool keep_special) const {
+  const bool bytes_only = impl_->parts.decoder.byte_level();
   std::string bytes;
+  std::vector<std::string> texts;
   for (int32_t id : ids) {
-    if (keep_special || !IsSpecial(id)) bytes += TokenBytes(id);
+    if (id < 0 || id >= vocab_size() || (!keep_special && IsSpecial(id))) continue;
+    if (bytes_only) {
+      bytes += impl_->tokens[id].bytes;
+    } else if (!impl_->tokens[id].text.empty()) {
+      texts.push_back(impl_->tokens[id].text);
+    }
   }
-  return ReplaceInvalidUtf8(bytes);
+  return bytes_only ? ReplaceInvalidUtf8(bytes) : impl_->parts.decoder.Decode(std::move(texts));
 }
 
 std::string Tokenizer::TokenBytes(int32_t id) const {
@@ -196,11 +341,14 @@ bool Tokenizer::IsSpecial(int32_t id) const {
 
 int32_t Tokenizer::eos_id() const { return impl_->eos_id; }
 
+const TokenizerConfig& Tokenizer::config() const { return impl_->config; }
+
 const std::string& Tokenizer::default_system_prompt() const { return impl_->default_system_prompt; }
 
 absl::Status Tokenizer::CheckChatFormat() const {
-  if (impl_->config.chat_template &&
-      !absl::StrContains(*impl_->config.chat_template, "<|im_start|>")) {
+  const auto chat = impl_->config.chat_templates.find("default");
+  if (chat != impl_->config.chat_templates.end() &&
+      !absl::StrContains(chat->second, "<|im_start|>")) {
     return absl::UnimplementedError(
         "the tokenizer's chat_template is not ChatML (no <|im_start|>)");
   }

@@ -1,5 +1,6 @@
-// Byte-level BPE from a Hugging Face tokenizer.json (GPT-2 / SmolLM2 kind; others are refused by
-// name). Thread-safe after loading.
+// BPE tokenizers from a Hugging Face tokenizer.json: byte-level (Qwen, Llama-3, GPT-2, SmolLM2) and
+// SentencePiece-like with byte fallback (Llama-2, Mistral). What is not supported is refused by
+// name. Thread-safe after loading.
 #ifndef MILLRACE_MODEL_TOKENIZER_H_
 #define MILLRACE_MODEL_TOKENIZER_H_
 
@@ -12,26 +13,42 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "environments/task.h"
+#include "model/added_tokens.h"
 
 namespace millrace {
+
+struct TokenizerConfig;
 
 class Tokenizer {
  public:
   struct EncodeOptions {
     bool parse_special = false;  // whether special tokens spelled out in the text become their ids
+    bool add_special = false;    // what the post-processor adds around a text (BOS, say)
   };
-  // Reads dir/tokenizer.json (and tokenizer_config.json for eos, bos and the chat template name).
+  // Reads dir/tokenizer.json, tokenizer_config.json (special tokens, chat templates) and
+  // chat_template.jinja.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& dir);
   // 256 byte tokens plus <|pad|>, <|im_start|>, <|im_end|>: what models with random weights use.
   // Save() writes it as tokenizer.json.
   static std::unique_ptr<Tokenizer> Bytes();
   ~Tokenizer();
 
+  // Bytes of `text` that are not UTF-8 become U+FFFD.
   std::vector<int32_t> Encode(absl::string_view text, EncodeOptions options) const;
   std::vector<int32_t> Encode(absl::string_view text) const {
     return Encode(text, EncodeOptions());
   }
-  // Bytes of the ids; invalid UTF-8 is replaced by U+FFFD. Special tokens are left out unless asked
+  struct MarkedText {
+    absl::string_view text;  // well-formed UTF-8
+    // Where special tokens may stand: each within one of these. In order, not overlapping, as
+    // below.
+    absl::Span<const TextRange> special_in;
+    absl::Span<const TextRange> marked;
+  };
+  // (*marks)[i] is 1 where token i holds any byte of a marked range.
+  std::vector<int32_t> EncodeMarked(const MarkedText& text, std::vector<uint8_t>* marks) const;
+
+  // Text of the ids; invalid UTF-8 is replaced by U+FFFD. Special tokens are left out unless asked
   // for.
   std::string Decode(absl::Span<const int32_t> ids, bool keep_special = false) const;
   // Exact bytes of one token (not UTF-8 by itself).
@@ -43,7 +60,11 @@ class Tokenizer {
   int32_t eos_id() const;  // -1 = none
   // System prompt that the chat template adds to a conversation without one; empty = none.
   const std::string& default_system_prompt() const;
-  // UNIMPLEMENTED, with the reason, when the chat format is not ChatML.
+  // Special tokens and chat templates by name.
+  const TokenizerConfig& config() const;
+  // OK when there is a chat template that millrace can run; else UNIMPLEMENTED or
+  // FAILED_PRECONDITION with the reason. A tokenizer without a template that has <|im_start|> and
+  // <|im_end|> speaks ChatML.
   absl::Status CheckChatFormat() const;
   // Copies/writes tokenizer.json, tokenizer_config.json (and what else was loaded beside them) into
   // dir.
@@ -55,13 +76,33 @@ class Tokenizer {
   std::unique_ptr<Impl> impl_;
 };
 
-// Ids of a conversation in the model's ChatML format with the generation prompt
-// ("<|im_start|>assistant\n") at the end. Control tokens come from their ids; message text is
-// encoded with parse_special = false, so user text can't forge a turn. SmolLM2 adds its default
-// system prompt when the first message is not `system`.
+// Text of tokens that come one by one, such that no character is ever given out in halves and
+// nothing given out is taken back. Not thread-safe; the tokenizer must outlive it.
+class StreamDecoder {
+ public:
+  explicit StreamDecoder(const Tokenizer* tokenizer, bool keep_special = false)
+      : tokenizer_(tokenizer), keep_special_(keep_special) {}
+  // The text that `id` completes; empty while its last character is not whole. A character that
+  // can't become whole any more is U+FFFD, given out with the text behind it.
+  std::string Push(int32_t id);
+  // What was held back.
+  std::string Flush();
+
+ private:
+  const Tokenizer* const tokenizer_;
+  const bool keep_special_;
+  // Tokens of the text given out last, which tells how the next ones begin, and newer ones.
+  std::vector<int32_t> window_;
+  size_t given_tokens_ = 0;  // of window_
+  std::string given_;        // text of these
+};
+
+// Ids of a conversation through the model's chat template, with the generation prompt behind it.
+// Text of messages can't forge control tokens (model/chat_template.h, which has more options).
 absl::StatusOr<std::vector<int32_t>> EncodeChat(const Tokenizer& tokenizer,
                                                 const std::vector<ChatMessage>& messages);
-// Prompt ids of a problem: EncodeChat for messages, Encode for plain text.
+// Prompt ids of a problem: EncodeChat for messages; for plain text Encode, with what the
+// post-processor adds.
 absl::StatusOr<std::vector<int32_t>> EncodeProblem(const Tokenizer& tokenizer,
                                                    const Problem& problem);
 // Ids that end a turn: config eos ids plus <|im_end|> when the vocabulary has it.

@@ -1,12 +1,16 @@
 #include "model/tokenizer_json.h"
 
-#include <limits>
 #include <set>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "model/byte_level.h"
+#include "model/json_checks.h"
+#include "model/tokenizer_json_steps.h"
+#include "model/tokenizer_json_writer.h"
 #include "nlohmann/json.hpp"
 
 namespace millrace {
@@ -14,83 +18,27 @@ namespace {
 
 using Json = nlohmann::json;
 
-absl::Status Unsupported(const std::string& what) {
-  return absl::UnimplementedError(absl::StrCat(what, " is not supported"));
-}
-
-std::string TypeOf(const Json& json) {
-  return json.is_object() && json.contains("type") && json["type"].is_string()
-             ? json["type"].get<std::string>()
-             : json.dump().substr(0, 60);
-}
-
-// Null, false, "" and 0 all mean that a feature is off.
-bool IsSet(const Json& object, const char* name) {
-  const auto it = object.find(name);
-  if (it == object.end() || it->is_null() || *it == false || *it == "") return false;
-  return !(it->is_number() && *it == 0);
-}
+// Ids index tables, so a file can't ask for more than this.
+constexpr uint64_t kMostIds = 1 << 21;
 
 bool ReadId(const Json& json, int32_t* id) {
-  if (!json.is_number_unsigned() ||
-      json.get<uint64_t>() > std::numeric_limits<int32_t>::max() / 2) {
-    return false;
-  }
+  if (!json.is_number_unsigned() || json.get<uint64_t>() >= kMostIds) return false;
   *id = json.get<int32_t>();
   return true;
 }
 
-absl::Status ParseNormalizer(const Json& json, TokenizerParts* parts) {
-  if (json.is_null()) return absl::OkStatus();
-  if (TypeOf(json) != "NFC") return Unsupported(absl::StrCat("normalizer \"", TypeOf(json), "\""));
-  parts->nfc = true;
-  return absl::OkStatus();
-}
-
-absl::Status ParseSplit(const Json& json, Pretokenizer* pretokenizer) {
-  if (!json.contains("pattern") || !json["pattern"].is_object() ||
-      !json["pattern"].contains("Regex") || !json["pattern"]["Regex"].is_string()) {
-    return Unsupported("pre-tokenizer \"Split\" without a \"Regex\" pattern");
+absl::Status CheckTopKeys(const Json& json) {
+  static constexpr absl::string_view kKnown[] = {"version",        "truncation", "padding",
+                                                 "added_tokens",   "normalizer", "pre_tokenizer",
+                                                 "post_processor", "decoder",    "model"};
+  for (const auto& [key, value] : json.items()) {
+    bool known = false;
+    for (absl::string_view k : kKnown) known = known || key == k;
+    if (!known) return UnsupportedInTokenizer(absl::StrCat("the field \"", key, "\""));
   }
-  if (json.value("behavior", Json()) != "Isolated" || IsSet(json, "invert")) {
-    return Unsupported("pre-tokenizer \"Split\" other than \"Isolated\"");
-  }
-  MR_ASSIGN_OR_RETURN(auto step, RegexStep(json["pattern"]["Regex"].get<std::string>()));
-  pretokenizer->Add(std::move(step));
-  return absl::OkStatus();
-}
-
-absl::Status ParsePretokenizer(const Json& json, bool* byte_level, Pretokenizer* pretokenizer) {
-  const std::string type = json.is_null() ? "null" : TypeOf(json);
-  if (*byte_level) return Unsupported(absl::StrCat("pre-tokenizer \"", type, "\" after ByteLevel"));
-  if (type == "Sequence") {
-    if (!json.contains("pretokenizers") || !json["pretokenizers"].is_array()) {
-      return absl::InvalidArgumentError("pre-tokenizer \"Sequence\" has no \"pretokenizers\"");
-    }
-    for (const Json& inner : json["pretokenizers"]) {
-      if (TypeOf(inner) == "Sequence")
-        return Unsupported("a pre-tokenizer \"Sequence\" in another");
-      MR_RETURN_IF_ERROR(ParsePretokenizer(inner, byte_level, pretokenizer));
-    }
-    return absl::OkStatus();
-  }
-  if (type == "Digits") {
-    if (!IsSet(json, "individual_digits")) {
-      return Unsupported("pre-tokenizer \"Digits\" without \"individual_digits\"");
-    }
-    pretokenizer->Add(DigitsStep());
-    return absl::OkStatus();
-  }
-  if (type == "Split") return ParseSplit(json, pretokenizer);
-  if (type != "ByteLevel") return Unsupported(absl::StrCat("pre-tokenizer \"", type, "\""));
-  if (IsSet(json, "add_prefix_space")) {
-    return Unsupported("pre-tokenizer \"ByteLevel\" with \"add_prefix_space\"");
-  }
-  *byte_level = true;
-  if (json.contains("use_regex") && !IsSet(json, "use_regex")) return absl::OkStatus();
-  MR_ASSIGN_OR_RETURN(auto step, Gpt2Step());
-  pretokenizer->Add(std::move(step));
-  return absl::OkStatus();
+  const auto version = json.find("version");
+  if (version == json.end() || *version == "1.0") return absl::OkStatus();
+  return UnsupportedInTokenizer(absl::StrCat("version ", ShownJson(*version)));
 }
 
 // A merge is ["a", "b"] or "a b".
@@ -107,67 +55,98 @@ bool ParseMerge(const Json& json, std::pair<std::string, std::string>* merge) {
   return true;
 }
 
-absl::StatusOr<Bpe> ParseModel(const Json& model) {
+absl::Status CheckModel(const Json& model) {
   if (!model.is_object()) return absl::InvalidArgumentError("\"model\" is missing");
   // Old files leave the type out.
-  if (model.contains("type") && TypeOf(model) != "BPE") {
-    return Unsupported(absl::StrCat("model type \"", TypeOf(model), "\""));
+  if (model.contains("type") && TypeOfStep(model) != "BPE") {
+    return UnsupportedInTokenizer(absl::StrCat("model type \"", TypeOfStep(model), "\""));
   }
-  for (const char* name :
-       {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"}) {
-    if (IsSet(model, name)) return Unsupported(absl::StrCat("model with \"", name, "\""));
+  static constexpr absl::string_view kKnown[] = {"type",   "unk_token",     "fuse_unk",     "vocab",
+                                                 "merges", "ignore_merges", "byte_fallback"};
+  for (const auto& [key, value] : model.items()) {
+    bool known = !IsFeatureSet(model, key.c_str());
+    for (absl::string_view k : kKnown) known = known || key == k;
+    if (!known) return UnsupportedInTokenizer(absl::StrCat("model with \"", key, "\""));
   }
   if (!model.contains("vocab") || !model["vocab"].is_object() || model["vocab"].empty() ||
       !model.contains("merges") || !model["merges"].is_array()) {
     return absl::InvalidArgumentError("\"model\" needs a \"vocab\" object and a \"merges\" list");
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Bpe> ParseModel(const Json& model, bool byte_level) {
+  MR_RETURN_IF_ERROR(CheckModel(model));
   Bpe::Spec spec;
-  std::set<int32_t> ids;
+  spec.byte_level = byte_level;
+  absl::flat_hash_set<int32_t> ids;
   for (const auto& [text, value] : model["vocab"].items()) {
     int32_t id = 0;
     if (!ReadId(value, &id) || !ids.insert(id).second) {
       return absl::InvalidArgumentError(absl::StrCat("vocabulary entry \"", text, "\" has id ",
-                                                     value.dump(), ", wrong or used twice"));
+                                                     ShownJson(value), ", wrong or used twice"));
     }
     spec.vocab[text] = id;
   }
-  spec.merges.resize(model["merges"].size());
+  const Json& merges = model["merges"];
+  spec.merges.resize(merges.size());
   for (size_t i = 0; i < spec.merges.size(); ++i) {
-    if (!ParseMerge(model["merges"][i], &spec.merges[i])) {
+    if (!ParseMerge(merges[i], &spec.merges[i])) {
       return absl::InvalidArgumentError(
-          absl::StrCat("merge ", i, " is ", model["merges"][i].dump(), ", expected two tokens"));
+          absl::StrCat("merge ", i, " is ", ShownJson(merges[i]), ", expected two tokens"));
     }
   }
-  if (IsSet(model, "unk_token") && model["unk_token"].is_string()) {
-    const auto unk = spec.vocab.find(model["unk_token"].get<std::string>());
-    if (unk != spec.vocab.end()) spec.unk_id = unk->second;
+  if (IsFeatureSet(model, "unk_token")) {
+    const auto unk = model["unk_token"].is_string()
+                         ? spec.vocab.find(model["unk_token"].get<std::string>())
+                         : spec.vocab.end();
+    if (unk == spec.vocab.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("unk_token ", ShownJson(model["unk_token"]), " is not in the vocabulary"));
+    }
+    spec.unk_id = unk->second;
   }
-  spec.ignore_merges = IsSet(model, "ignore_merges");
+  spec.fuse_unk = IsFeatureSet(model, "fuse_unk");
+  spec.byte_fallback = IsFeatureSet(model, "byte_fallback");
+  if (byte_level && spec.byte_fallback) {
+    return UnsupportedInTokenizer("\"byte_fallback\" under a ByteLevel pre-tokenizer");
+  }
+  spec.ignore_merges = IsFeatureSet(model, "ignore_merges");
   return Bpe::Create(std::move(spec));
+}
+
+absl::StatusOr<AddedToken> ParseAddedToken(const Json& json) {
+  AddedToken token;
+  if (!json.is_object() || !json.contains("id") || !ReadId(json["id"], &token.id) ||
+      !json.contains("content") || !json["content"].is_string() || json["content"] == "") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("added token ", ShownJson(json), " needs an id and a content"));
+  }
+  token.text = json["content"].get<std::string>();
+  token.special = IsFeatureSet(json, "special");
+  token.normalized = IsFeatureSet(json, "normalized");
+  token.single_word = IsFeatureSet(json, "single_word");
+  token.lstrip = IsFeatureSet(json, "lstrip");
+  token.rstrip = IsFeatureSet(json, "rstrip");
+  return token;
 }
 
 absl::Status ParseAdded(const Json& list, TokenizerParts* parts) {
   if (list.is_null()) return absl::OkStatus();
-  std::set<int32_t> taken;
+  if (!list.is_array()) return absl::InvalidArgumentError("\"added_tokens\" is no list");
+  absl::flat_hash_set<int32_t> taken;
+  absl::flat_hash_set<std::string> texts;
   for (const auto& [text, id] : parts->bpe.vocab()) taken.insert(id);
   for (const Json& json : list) {
-    AddedToken token;
-    if (!json.is_object() || !json.contains("id") || !ReadId(json["id"], &token.id) ||
-        !json.contains("content") || !json["content"].is_string() || json["content"] == "") {
-      return absl::InvalidArgumentError(
-          absl::StrCat("added token ", json.dump().substr(0, 80), " needs an id and a content"));
-    }
-    token.text = json["content"].get<std::string>();
-    token.special = IsSet(json, "special");
-    for (const char* name : {"single_word", "lstrip", "rstrip"}) {
-      if (IsSet(json, name)) {
-        return Unsupported(absl::StrCat("added token \"", token.text, "\" with \"", name, "\""));
-      }
-    }
+    MR_ASSIGN_OR_RETURN(AddedToken token, ParseAddedToken(json));
     const int32_t in_vocab = parts->bpe.TokenId(token.text);
     if (in_vocab >= 0 ? in_vocab != token.id : !taken.insert(token.id).second) {
       return absl::InvalidArgumentError(absl::StrCat("added token \"", token.text, "\" has id ",
                                                      token.id, ", which clashes with another"));
+    }
+    if (!texts.insert(token.text).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("added token \"", token.text, "\" is there twice"));
     }
     parts->added.push_back(std::move(token));
   }
@@ -175,99 +154,106 @@ absl::Status ParseAdded(const Json& list, TokenizerParts* parts) {
 }
 
 absl::StatusOr<TokenizerParts> ParseParts(const Json& json) {
+  static const Json* const kNull = new Json();
   TokenizerParts parts;
-  const auto at = [&](const char* name) { return json.contains(name) ? json[name] : Json(); };
-  MR_RETURN_IF_ERROR(ParseNormalizer(at("normalizer"), &parts));
+  const auto at = [&](const char* name) -> const Json& {
+    const auto it = json.find(name);
+    return it == json.end() ? *kNull : *it;
+  };
+  MR_RETURN_IF_ERROR(CheckTopKeys(json));
+  MR_RETURN_IF_ERROR(ParseNormalizer(at("normalizer"), &parts.normalizer));
   bool byte_level = false;
-  MR_RETURN_IF_ERROR(ParsePretokenizer(at("pre_tokenizer"), &byte_level, &parts.pretokenizer));
-  if (!byte_level) return Unsupported("a pre-tokenizer without \"ByteLevel\"");
-  if (TypeOf(at("decoder")) != "ByteLevel") {
-    return Unsupported(absl::StrCat("decoder \"", TypeOf(at("decoder")), "\""));
+  MR_RETURN_IF_ERROR(ParsePretokenizer(at("pre_tokenizer"), &byte_level, &parts));
+  MR_RETURN_IF_ERROR(ParseDecoder(at("decoder"), &parts.decoder));
+  if (byte_level && parts.metaspace) {
+    return UnsupportedInTokenizer("a pre-tokenizer with both Metaspace and ByteLevel");
   }
-  MR_ASSIGN_OR_RETURN(parts.bpe, ParseModel(at("model")));
+  if (byte_level != parts.decoder.byte_level()) {
+    return UnsupportedInTokenizer(absl::StrCat("pre-tokenizer ", TypeOfStep(at("pre_tokenizer")),
+                                               " with decoder ", TypeOfStep(at("decoder")),
+                                               " (ByteLevel in one of them only)"));
+  }
+  MR_ASSIGN_OR_RETURN(parts.bpe, ParseModel(at("model"), byte_level));
   MR_RETURN_IF_ERROR(ParseAdded(at("added_tokens"), &parts));
+  MR_RETURN_IF_ERROR(ParsePostProcessor(at("post_processor"), &parts));
   return parts;
+}
+
+absl::Status WithFile(const absl::Status& status, const std::string& file) {
+  return absl::Status(status.code(), absl::StrCat(file, ": ", status.message()));
+}
+
+absl::StatusOr<Json> ParseObject(const std::string& text, const std::string& file) {
+  MR_ASSIGN_OR_RETURN(Json json, ParseForeignJson<Json>(text, file));
+  if (json.is_object()) return json;
+  return absl::InvalidArgumentError(absl::StrCat(file, ": not a JSON object"));
+}
+
+absl::Status ParseChatTemplates(const Json& chat, const std::string& file,
+                                std::map<std::string, std::string>* out) {
+  if (chat.is_null()) return absl::OkStatus();
+  if (chat.is_string()) {
+    (*out)["default"] = chat.get<std::string>();
+    return absl::OkStatus();
+  }
+  const auto bad = [&](const Json& json) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file, ": chat_template ", ShownJson(json),
+                     " is neither text nor a list of {name, template}"));
+  };
+  if (!chat.is_array()) return bad(chat);
+  for (const Json& entry : chat) {
+    const bool good = entry.is_object() && entry.contains("name") && entry["name"].is_string() &&
+                      entry.contains("template") && entry["template"].is_string();
+    if (!good) return bad(entry);
+    (*out)[entry["name"].get<std::string>()] = entry["template"].get<std::string>();
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::StatusOr<TokenizerParts> ParseTokenizerJson(const std::string& text,
                                                   const std::string& file) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) {
-    return absl::InvalidArgumentError(absl::StrCat(file, ": not a JSON object"));
-  }
+  MR_ASSIGN_OR_RETURN(const Json json, ParseObject(text, file));
   auto parts = ParseParts(json);
-  if (!parts.ok()) {
-    return absl::Status(parts.status().code(), absl::StrCat(file, ": ", parts.status().message()));
-  }
+  if (!parts.ok()) return WithFile(parts.status(), file);
   return parts;
 }
 
 absl::StatusOr<TokenizerConfig> ParseTokenizerConfig(const std::string& text,
                                                      const std::string& file) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) {
-    return absl::InvalidArgumentError(absl::StrCat(file, ": not a JSON object"));
-  }
+  MR_ASSIGN_OR_RETURN(const Json json, ParseObject(text, file));
   TokenizerConfig config;
-  if (const auto eos = json.find("eos_token"); eos != json.end()) {
-    if (eos->is_string()) config.eos_token = eos->get<std::string>();
-    if (eos->is_object() && eos->contains("content") && (*eos)["content"].is_string()) {
-      config.eos_token = (*eos)["content"].get<std::string>();
-    }
+  for (const auto& [key, value] : json.items()) {
+    if (!absl::EndsWith(key, "_token")) continue;
+    // Either the text or {"content": text, ...}.
+    const Json content = value.is_object() ? value.value("content", Json()) : value;
+    if (content.is_string()) config.special_tokens[key] = content.get<std::string>();
   }
   const auto chat = json.find("chat_template");
-  if (chat == json.end()) return config;
-  if (chat->is_string()) config.chat_template = chat->get<std::string>();
-  if (chat->is_array()) {
-    for (const Json& entry : *chat) {
-      if (entry.is_object() && entry.value("name", Json()) == "default" &&
-          entry.value("template", Json()).is_string()) {
-        config.chat_template = entry["template"].get<std::string>();
-      }
-    }
+  if (chat != json.end()) {
+    MR_RETURN_IF_ERROR(ParseChatTemplates(*chat, file, &config.chat_templates));
   }
   return config;
 }
 
 std::string ByteTokenizerJson() {
-  Json vocab = Json::object();
-  for (int byte = 0; byte < 256; ++byte) vocab[ByteCharacter(static_cast<uint8_t>(byte))] = byte;
-  Json added = Json::array();
-  for (const char* text : {"<|pad|>", "<|im_start|>", "<|im_end|>"}) {
-    added.push_back({{"id", 256 + added.size()},
-                     {"content", text},
-                     {"single_word", false},
-                     {"lstrip", false},
-                     {"rstrip", false},
-                     {"normalized", false},
-                     {"special", true}});
+  TokenizerJsonParts parts;
+  for (int byte = 0; byte < 256; ++byte) {
+    parts.vocab[ByteCharacter(static_cast<uint8_t>(byte))] = byte;
   }
-  const Json byte_level = {{"type", "ByteLevel"},
-                           {"add_prefix_space", false},
-                           {"trim_offsets", true},
-                           {"use_regex", false}};
-  const Json json = {{"version", "1.0"},
-                     {"truncation", Json()},
-                     {"padding", Json()},
-                     {"added_tokens", added},
-                     {"normalizer", Json()},
-                     {"pre_tokenizer", byte_level},
-                     {"post_processor", Json()},
-                     {"decoder", byte_level},
-                     {"model",
-                      {{"type", "BPE"},
-                       {"dropout", Json()},
-                       {"unk_token", Json()},
-                       {"continuing_subword_prefix", Json()},
-                       {"end_of_word_suffix", Json()},
-                       {"fuse_unk", false},
-                       {"byte_fallback", false},
-                       {"ignore_merges", false},
-                       {"vocab", vocab},
-                       {"merges", Json::array()}}}};
-  return json.dump(1) + "\n";
+  for (const char* text : {"<|pad|>", "<|im_start|>", "<|im_end|>"}) {
+    Json token = AddedTokenJson(text, true);
+    token["id"] = 256 + parts.added.size();
+    parts.added.push_back(std::move(token));
+  }
+  parts.pre_tokenizer = {{"type", "ByteLevel"},
+                         {"add_prefix_space", false},
+                         {"trim_offsets", true},
+                         {"use_regex", false}};
+  parts.decoder = parts.pre_tokenizer;
+  return TokenizerJsonOf(std::move(parts)).dump(1) + "\n";
 }
 
 std::string ByteTokenizerConfigJson() {

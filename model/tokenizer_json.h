@@ -1,39 +1,48 @@
 // Reads tokenizer.json and tokenizer_config.json (Hugging Face `tokenizers` and `transformers`)
-// into the parts of a Tokenizer. What would encode differently and is not supported is refused by
-// name.
+// into the parts of a Tokenizer. What would encode or decode differently and is not supported is
+// refused by name. "truncation" and "padding" are left to the caller, as transformers does.
 #ifndef MILLRACE_MODEL_TOKENIZER_JSON_H_
 #define MILLRACE_MODEL_TOKENIZER_JSON_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "model/added_tokens.h"
 #include "model/bpe.h"
+#include "model/normalizer.h"
 #include "model/pretokenizer.h"
+#include "model/token_decoder.h"
 
 namespace millrace {
 
-struct AddedToken {
-  int32_t id = 0;
-  std::string text;
-  bool special = false;
+// SentencePiece's white space: spaces become `replacement`, which also goes before the text.
+struct Metaspace {
+  enum class Prepend { kAlways, kFirst, kNever };  // kFirst: only at the very front of a text
+  std::string replacement;
+  Prepend prepend = Prepend::kAlways;
 };
 
 struct TokenizerParts {
-  Bpe bpe;
+  Normalizer normalizer;
+  std::optional<Metaspace> metaspace;
   Pretokenizer pretokenizer;
-  bool nfc = false;  // Unicode normalisation form C before everything else
+  Bpe bpe;
+  TokenDecoder decoder;
   std::vector<AddedToken> added;
+  std::vector<int32_t> prefix, suffix;  // what the post-processor puts around a text
 };
 // UNIMPLEMENTED names the kind that is not supported, INVALID_ARGUMENT what is broken; both name
 // `file`.
 absl::StatusOr<TokenizerParts> ParseTokenizerJson(const std::string& text, const std::string& file);
 
 struct TokenizerConfig {
-  std::string eos_token;                     // empty = none
-  std::optional<std::string> chat_template;  // the one called "default" when there are several
+  // "bos_token", "eos_token", "pad_token", ... that are set: what templates know them by.
+  std::map<std::string, std::string> special_tokens;
+  std::map<std::string, std::string> chat_templates;  // by name; a single one is "default"
 };
 absl::StatusOr<TokenizerConfig> ParseTokenizerConfig(const std::string& text,
                                                      const std::string& file);

@@ -116,13 +116,5 @@ TEST_F(CommandsTest, ImportOfSomethingElseLeavesNothing) {
   EXPECT_FALSE(FileExists(Path("out/config.json")));
 }
 
-TEST(StablePrefixTest, HoldsBackACharacterThatIsNotWholeYet) {
-  EXPECT_EQ(StablePrefix("abc"), "abc");
-  EXPECT_EQ(StablePrefix("ab\u00e9"), "ab\u00e9");
-  EXPECT_EQ(StablePrefix("ab\uFFFD"), "ab");
-  EXPECT_EQ(StablePrefix("a\uFFFDb\uFFFD\uFFFD"), "a\uFFFDb");
-  EXPECT_EQ(StablePrefix(""), "");
-}
-
 }  // namespace
 }  // namespace millrace

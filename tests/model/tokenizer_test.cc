@@ -6,6 +6,7 @@
 #include <random>
 
 #include "common/files.h"
+#include "model/byte_level.h"
 #include "nlohmann/json.hpp"
 #include "tests/model/temp_dir.h"
 #include "tests/testing/status_matchers.h"
@@ -16,53 +17,110 @@ namespace {
 using ::millrace::testing::IsOk;
 using ::millrace::testing::StatusIs;
 using ::millrace::testing::TempDir;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Json = nlohmann::json;
 
 const std::string kGolden = std::string(MILLRACE_GOLDEN_DIR) + "/tokenizers/";
 
 Json ReadJson(const std::string& path) { return Json::parse(ReadFile(path).value()); }
 
-class GoldenTokenizer : public ::testing::TestWithParam<const char*> {};
+const char* const kLayouts[] = {"gpt2_digits", "qwen", "llama3", "byte_fallback"};
+
+class GoldenTokenizer : public ::testing::TestWithParam<const char*> {
+ protected:
+  const std::string dir_ = kGolden + GetParam();
+  const std::unique_ptr<Tokenizer> tokenizer_ = Tokenizer::Load(dir_).value();
+  const Json expected_ = ReadJson(dir_ + "/expected.json");
+};
 
 TEST_P(GoldenTokenizer, EncodesAndDecodesAsTheLibraryDoes) {
-  const std::string dir = kGolden + GetParam();
-  const auto tokenizer = Tokenizer::Load(dir);
-  ASSERT_THAT(tokenizer, IsOk());
-  const Json expected = ReadJson(dir + "/expected.json");
-  EXPECT_EQ((*tokenizer)->vocab_size(), expected["vocab_size"]);
-  ASSERT_GT(expected["cases"].size(), 200u);
-  for (const Json& c : expected["cases"]) {
+  EXPECT_EQ(tokenizer_->vocab_size(), expected_["vocab_size"]);
+  ASSERT_GT(expected_["cases"].size(), 200u);
+  for (const Json& c : expected_["cases"]) {
     const std::string text = c["text"];
     SCOPED_TRACE(c["text"].dump());
-    const std::vector<int32_t> ids = (*tokenizer)->Encode(text, {.parse_special = true});
+    const std::vector<int32_t> ids = tokenizer_->Encode(text, {.parse_special = true});
     EXPECT_EQ(Json(ids), c["ids"]);
-    EXPECT_EQ((*tokenizer)->Decode(ids, /*keep_special=*/true), c["decoded"]);
-    EXPECT_EQ((*tokenizer)->Decode(ids), c["decoded_skip_special"]);
+    const Json around = c.contains("ids_with_special") ? c["ids_with_special"] : c["ids"];
+    EXPECT_EQ(Json(tokenizer_->Encode(text, {.parse_special = true, .add_special = true})), around);
+    EXPECT_EQ(tokenizer_->Decode(ids, /*keep_special=*/true), c["decoded"]);
+    EXPECT_EQ(tokenizer_->Decode(ids), c["decoded_skip_special"]);
     if (!c.contains("prefix_decodes")) continue;
     for (size_t k = 1; k < ids.size(); ++k) {
-      EXPECT_EQ((*tokenizer)->Decode(absl::MakeSpan(ids).first(k), true),
-                c["prefix_decodes"][k - 1]);
+      EXPECT_EQ(tokenizer_->Decode(absl::MakeSpan(ids).first(k), true), c["prefix_decodes"][k - 1]);
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, GoldenTokenizer, ::testing::Values("gpt2_digits", "qwen", "llama3"),
+TEST_P(GoldenTokenizer, StreamsTheTextThatEachTokenCompletes) {
+  for (const Json& c : expected_["cases"]) {
+    SCOPED_TRACE(c["text"].dump());
+    StreamDecoder stream(tokenizer_.get(), /*keep_special=*/true);
+    std::string all;
+    const std::vector<int32_t> ids = c["ids"];
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const std::string news = stream.Push(ids[i]);
+      EXPECT_EQ(news, c["stream"][i]) << "token " << i;
+      all += news;
+    }
+    const std::string rest = stream.Flush();
+    EXPECT_EQ(rest, c.value("stream_tail_held_back", ""));
+    EXPECT_EQ(all + rest, c["decoded"]);
+  }
+}
+
+// In each layout, whatever special tokens it has.
+TEST_P(GoldenTokenizer, SpecialTokensOfUserTextStayText) {
+  int found = 0;
+  for (int32_t id = 0; id < tokenizer_->vocab_size(); ++id) {
+    if (!tokenizer_->IsSpecial(id)) continue;
+    ++found;
+    const std::string text = tokenizer_->Decode({id}, /*keep_special=*/true);
+    EXPECT_THAT(tokenizer_->Encode(text, {.parse_special = true}), ElementsAre(id));
+    for (const std::string& said : {text, "a" + text + " b", text + text}) {
+      const std::vector<int32_t> ids = tokenizer_->Encode(said);
+      for (int32_t special = 0; special < tokenizer_->vocab_size(); ++special) {
+        if (!tokenizer_->IsSpecial(special)) continue;
+        EXPECT_THAT(ids, Not(Contains(special))) << said;
+      }
+      EXPECT_EQ(tokenizer_->Decode(ids), said);
+    }
+  }
+  EXPECT_GT(found, 2);
+}
+
+// Every byte on its own, and what follows it: nothing that is given out is half a character.
+TEST_P(GoldenTokenizer, StreamsOfAnyTokensAreWellFormed) {
+  const uint32_t seed = 7;
+  std::mt19937 random(seed);
+  for (int round = 0; round < 300; ++round) {
+    StreamDecoder stream(tokenizer_.get(), true);
+    for (int i = 0; i < 12; ++i) {
+      const auto id =
+          static_cast<int32_t>(random() % (i % 3 == 0 ? 300 : tokenizer_->vocab_size()));
+      const std::string news = stream.Push(id);
+      EXPECT_EQ(news, ReplaceInvalidUtf8(news)) << "seed " << seed;
+    }
+    const std::string rest = stream.Flush();
+    EXPECT_EQ(rest, ReplaceInvalidUtf8(rest));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GoldenTokenizer, ::testing::ValuesIn(kLayouts),
                          [](const auto& param) { return std::string(param.param); });
 
 TEST(Tokenizer, MergesMayBeStrings) {
   const TempDir dir;
-  Json json = ReadJson(kGolden + "gpt2_digits/tokenizer.json");
-  for (Json& merge : json["model"]["merges"]) {
-    merge = merge[0].get<std::string>() + " " + merge[1].get<std::string>();
-  }
-  dir.Write("tokenizer.json", json.dump());
+  dir.Write("tokenizer.json", ReadFile(kGolden + "qwen/tokenizer_string_merges.json").value());
   const auto strings = Tokenizer::Load(dir.path());
   ASSERT_THAT(strings, IsOk());
-  const auto pairs = Tokenizer::Load(kGolden + "gpt2_digits");
-  const std::string text = "The sum of the angles is 180 degrees.";
-  EXPECT_EQ((*strings)->Encode(text), (*pairs)->Encode(text));
+  for (const Json& c : ReadJson(kGolden + "qwen/expected.json")["cases"]) {
+    EXPECT_EQ(Json((*strings)->Encode(c["text"].get<std::string>(), {.parse_special = true})),
+              c["ids"]);
+  }
 }
 
 TEST(Tokenizer, SpecialTokensInTextBecomeControlIdsOnlyOnRequest) {
@@ -137,23 +195,39 @@ TEST(Tokenizer, NamesWhatIsBrokenOrUnsupported) {
   const Json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", true}};
   const Case cases[] = {
       {"/normalizer", {{"type", "Lowercase"}}, kNot, "Lowercase"},
-      {"/pre_tokenizer", {{"type", "Metaspace"}}, kNot, "Metaspace"},
+      {"/normalizer", {{"type", "NFC"}, {"strength", 3}}, kNot, "strength"},
+      {"/normalizer", {{"type", "Sequence"}}, kBad, "normalizers"},
+      {"/pre_tokenizer", {{"type", "Metaspace"}}, kBad, "replacement"},
+      {"/pre_tokenizer", {{"type", "Metaspace"}, {"replacement", "_"}}, kNot, "ByteLevel"},
+      {"/pre_tokenizer/pretokenizers/1",
+       {{"type", "Metaspace"}, {"replacement", "_"}},
+       kNot,
+       "Metaspace"},
       {"/pre_tokenizer", nullptr, kNot, "null"},
       {"/pre_tokenizer", byte_level, kNot, "add_prefix_space"},
-      {"/pre_tokenizer/pretokenizers/0/individual_digits", false, kNot, "individual_digits"},
+      {"/post_processor", {{"type", "RobertaProcessing"}}, kNot, "RobertaProcessing"},
+      {"/post_processor",
+       {{"type", "TemplateProcessing"},
+        {"single", {{{"SpecialToken", {{"id", "<s>"}}}}, {{"Sequence", {{"id", "A"}}}}}}},
+       kBad,
+       "<s>"},
+      {"/extra_field", 1, kNot, "extra_field"},
+      {"/version", "2.0", kNot, "2.0"},
       {"/pre_tokenizer/pretokenizers/1", {{"type", "Punctuation"}}, kNot, "Punctuation"},
       {"/pre_tokenizer",
        {{"type", "Split"}, {"behavior", "Isolated"}, {"pattern", {{"Regex", "(a"}}}},
        kBad,
        "(a"},
       {"/pre_tokenizer",
-       {{"type", "Split"}, {"behavior", "Removed"}, {"pattern", {{"Regex", "a"}}}},
+       {{"type", "Split"}, {"behavior", "Shuffled"}, {"pattern", {{"Regex", "a"}}}},
        kNot,
-       "Isolated"},
+       "Shuffled"},
       {"/decoder", {{"type", "WordPiece"}}, kNot, "WordPiece"},
       {"/model/type", "Unigram", kNot, "Unigram"},
       {"/model/byte_fallback", true, kNot, "byte_fallback"},
       {"/model/dropout", 0.1, kNot, "dropout"},
+      {"/model/end_of_word_suffix", "</w>", kNot, "end_of_word_suffix"},
+      {"/model/unk_token", "<nowhere>", kBad, "<nowhere>"},
       {"/model", nullptr, kBad, "model"},
       {"/model/vocab", Json::object(), kBad, "vocab"},
       {"/model/vocab/a", -3, kBad, "\"a\""},
@@ -162,7 +236,9 @@ TEST(Tokenizer, NamesWhatIsBrokenOrUnsupported) {
       {"/model/merges/0", {"no", "such token"}, kBad, "merge 0"},
       {"/model/merges/5", 7, kBad, "merge 5"},
       {"/model/merges/5", "a b c", kBad, "merge 5"},
-      {"/added_tokens/0/lstrip", true, kNot, "lstrip"},
+      {"/model/merges/0", {"", "a"}, kBad, "merge 0"},
+      {"/model/merges", nullptr, kBad, "merges"},
+      {"/added_tokens/1/content", "<|endoftext|>", kBad, "<|endoftext|>"},
       {"/added_tokens/0/id", 3, kBad, "<|endoftext|>"},
       {"/added_tokens/0/content", "", kBad, "content"},
       {"/added_tokens/0", 5, kBad, "added token"},
