@@ -7,9 +7,10 @@ MAKEFLAGS += --no-print-directory
 BUILD := build/release
 JOBS ?= $(shell nproc)
 SEED ?= 0
+RECIPES := $(basename $(notdir $(wildcard configs/recipes/*.toml)))
 PROGRAMS := millrace millrace-buffer millrace-learner millrace-rollout
 
-.PHONY: help quickstart quickstart-tiny test check format programs bench proof-seeds proof-fuzz proof-tsan proof-compose clean
+.PHONY: help quickstart quickstart-tiny recipe test check format programs bench proof-seeds proof-fuzz proof-tsan proof-compose clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 28
@@ -24,6 +25,13 @@ quickstart-tiny: ## The same loop on a 1 M-parameter model from random weights, 
 	@scripts/setup --torch
 	@$(MAKE) programs
 	@$(BUILD)/bin/millrace train configs/quickstart-tiny.toml --set run.seed=$(SEED)
+
+recipe: ## NAME=sentence_json|order_json|dates|calculator|mixture: teach SmolLM2-135M a task on two cores (docs/tasks.md)
+	@[ -f configs/recipes/$(NAME).toml ] || { echo "make: NAME=$(NAME): no configs/recipes/$(NAME).toml; there are: $(RECIPES)"; exit 2; }
+	@scripts/setup --torch --model
+	@$(MAKE) programs
+	@scripts/import-quickstart-model $(BUILD)/bin/millrace
+	@$(BUILD)/bin/millrace train configs/recipes/$(NAME).toml --set run.seed=$(SEED)
 
 test: ## Build and run all tests
 	@scripts/setup --torch --model

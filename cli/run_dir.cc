@@ -87,6 +87,11 @@ absl::StatusOr<RunDir> PrepareRunDir(RunConfig config, const std::string& dir, a
   // Children and later commands may run in another folder.
   config.run.dir = Absolute(run.path);
   if (!config.model.path.empty()) config.model.path = Absolute(config.model.path);
+  for (std::string& file : config.data.files) file = Absolute(file);
+  for (std::string& file : config.data.eval_files) file = Absolute(file);
+  for (std::string& part : config.task.parts) {
+    if (absl::StrContains(part, ".toml")) part = Absolute(part);
+  }
   if (FileExists(run.path)) {
     MR_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDirectory(run.path));
     if (!names.empty()) {

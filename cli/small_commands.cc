@@ -58,22 +58,22 @@ int TasksCommand() {
 }
 
 int ImportCommand(const ImportOptions& options) {
-  GgufImportOptions import;
-  import.dtype = options.dtype;
+  GgufImportOptions gguf;
+  gguf.dtype = options.dtype;
   const bool terminal = isatty(STDERR_FILENO) != 0;
   if (terminal) {
-    import.progress = [](double fraction) {
+    gguf.progress = [](double fraction) {
       std::fprintf(stderr, "\rimporting: %3.0f %%", 100 * fraction);
-  };
+    };
+  }
+  const absl::Status status = ImportGguf(options.source, options.dir, gguf);
+  if (terminal) std::fprintf(stderr, "\r\x1b[K");
+  if (!status.ok()) {
+    PrintError(status);
+    return 1;
+  }
+  std::printf("imported %s into %s\n", options.source.c_str(), options.dir.c_str());
+  return 0;
 }
-const absl::Status status = ImportGguf(options.source, options.dir, import);
-if (terminal) std::fprintf(stderr, "\r\x1b[K");
-if (!status.ok()) {
-  PrintError(status);
-  return 1;
-}
-std::printf("imported %s into %s\n", options.source.c_str(), options.dir.c_str());
-return 0;
-}  // namespace millrace
 
 }  // namespace millrace

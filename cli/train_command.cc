@@ -1,8 +1,10 @@
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
@@ -16,7 +18,7 @@
 #include "common/net_util.h"
 #include "common/process.h"
 #include "common/status_macros.h"
-#include "environments/task.h"
+#include "environments/run_task.h"
 #include "model/run_model.h"
 
 namespace millrace {
@@ -32,13 +34,27 @@ std::string OwnFolder() {
   return error ? "." : self.parent_path().string();
 }
 
+// Makes the task once to see that it can be made, tells the user what it says of its problems, and
+// writes down their digest for the other processes.
+absl::Status CheckTask(RunConfig* config) {
+  MR_ASSIGN_OR_RETURN(const std::unique_ptr<Task> task, MakeRunTask(*config));
+  for (const std::string& note : task->Notes()) std::printf("%s\n", note.c_str());
+  config->task.digest = task->Digest();
+  const auto held_out = static_cast<int64_t>(task->Size(Split::kEval));
+  const int64_t most =
+      std::max(config->eval.problems, config->eval.every > 0 ? config->eval.every_problems : 0);
+  if (held_out > 0 && most > held_out) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("an evaluation of ", most, " problems is configured, but task ", task->name(),
+                     " has ", held_out, " held-out ones; lower eval.problems"));
+  }
+  return absl::OkStatus();
+}
+
 // Everything that can be known to fail before anything is written or started.
-absl::Status CheckBeforeStart(const RunConfig& config, const std::string& program_dir) {
-  TaskOptions task;
-  task.name = config.task.name;
-  task.seed = static_cast<uint64_t>(config.task.seed);
-  task.max_number = config.task.max_number;
-  MR_RETURN_IF_ERROR(MakeTask(task).status());
+absl::Status CheckBeforeStart(RunConfig* run_config, const std::string& program_dir) {
+  MR_RETURN_IF_ERROR(CheckTask(run_config));
+  const RunConfig& config = *run_config;
   MR_RETURN_IF_ERROR(LoadRunModel(config.model).status());
   for (const std::string& address : {config.buffer.address, config.weight_sync.address}) {
     if (address.empty()) continue;
@@ -119,7 +135,7 @@ int TrainCommand(const TrainOptions& options) {
     return 2;
   }
   const std::string program_dir = options.program_dir.empty() ? OwnFolder() : options.program_dir;
-  if (const absl::Status status = CheckBeforeStart(*config, program_dir); !status.ok()) {
+  if (const absl::Status status = CheckBeforeStart(&*config, program_dir); !status.ok()) {
     PrintError(status);
     return 1;
   }

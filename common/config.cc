@@ -24,6 +24,7 @@ using TextRef = std::string& (*)(RunConfig&);
 using IntegerRef = int64_t& (*)(RunConfig&);
 using NumberRef = double& (*)(RunConfig&);
 using BoolRef = bool& (*)(RunConfig&);
+using ListRef = std::vector<std::string>& (*)(RunConfig&);
 
 // Where a field's value came from, as the head of a message: "run.toml:12" or "--set a.b=c".
 using Origins = std::map<std::string, std::string>;
@@ -47,6 +48,7 @@ class Parser {
   }
   void ReadSection(const std::string& section, const toml::table& table);
   void ReadValue(const ConfigField& field, const toml::node& node);
+  static bool ReadList(const toml::node& node, std::vector<std::string>* list);
   void UnknownField(const std::string& origin, const std::string& name);
   // Sets `field` from the text after '='; false when it is of another type.
   bool SetFromText(const ConfigField& field, absl::string_view text);
@@ -118,6 +120,17 @@ void Parser::ReadSection(const std::string& section, const toml::table& table) {
   }
 }
 
+bool Parser::ReadList(const toml::node& node, std::vector<std::string>* list) {
+  const toml::array* array = node.as_array();
+  if (array == nullptr) return false;
+  list->clear();
+  for (const toml::node& item : *array) {
+    if (!item.is_string()) return false;
+    list->push_back(item.as_string()->get());
+  }
+  return true;
+}
+
 void Parser::ReadValue(const ConfigField& field, const toml::node& node) {
   origins_[field.full_name()] = At(node);
   bool ok = false;
@@ -127,6 +140,8 @@ void Parser::ReadValue(const ConfigField& field, const toml::node& node) {
     if ((ok = node.is_integer())) (*integer)(config_) = node.as_integer()->get();
   } else if (const auto* number = std::get_if<NumberRef>(&field.ref)) {
     if ((ok = node.is_number())) (*number)(config_) = *node.value<double>();
+  } else if (const auto* list = std::get_if<ListRef>(&field.ref)) {
+    ok = ReadList(node, &(*list)(config_));
   } else if ((ok = node.is_boolean())) {
     std::get<BoolRef>(field.ref)(config_) = node.as_boolean()->get();
   }
@@ -152,6 +167,10 @@ bool Parser::SetFromText(const ConfigField& field, absl::string_view text) {
   }
   if (const auto* ref = std::get_if<NumberRef>(&field.ref)) {
     return absl::SimpleAtod(text, &(*ref)(config_));
+  }
+  if (const auto* ref = std::get_if<ListRef>(&field.ref)) {
+    (*ref)(config_) = absl::StrSplit(text, ',', absl::SkipWhitespace());
+    return true;
   }
   if (text != "true" && text != "false") return false;
   std::get<BoolRef>(field.ref)(config_) = text == "true";

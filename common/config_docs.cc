@@ -42,7 +42,8 @@ std::string Quoted(absl::string_view text) {
 }
 
 std::string TypeName(const ConfigField& field) {
-  static const char* const kNames[] = {"string", "integer", "number", "true/false"};
+  static const char* const kNames[] = {"string", "integer", "number", "true/false",
+                                       "list of strings"};
   return kNames[field.ref.index()];
 }
 
@@ -67,6 +68,9 @@ std::string DescribeValid(const ConfigField& field) {
   if (!field.choices.empty()) return absl::StrJoin(field.choices, ", ");
   if (std::holds_alternative<std::string& (*)(RunConfig&)>(field.ref)) return "a string";
   if (std::holds_alternative<bool& (*)(RunConfig&)>(field.ref)) return "true, false";
+  if (std::holds_alternative<std::vector<std::string>& (*)(RunConfig&)>(field.ref)) {
+    return "strings in brackets; --set: separated by commas";
+  }
   const bool integer = std::holds_alternative<int64_t& (*)(RunConfig&)>(field.ref);
   if (field.above_low) {
     return absl::StrCat("a number above ", RangeEnd(field.low), ", at most ", RangeEnd(field.high));
@@ -85,6 +89,11 @@ std::string ConfigValueText(const ConfigField& field, const RunConfig& config) {
   }
   if (const auto* number = std::get_if<double& (*)(RunConfig&)>(&field.ref)) {
     return NumberText((*number)(copy));
+  }
+  if (const auto* list = std::get_if<std::vector<std::string>& (*)(RunConfig&)>(&field.ref)) {
+    std::vector<std::string> quoted;
+    for (const std::string& text : (*list)(copy)) quoted.push_back(Quoted(text));
+    return absl::StrCat("[", absl::StrJoin(quoted, ", "), "]");
   }
   return std::get<bool& (*)(RunConfig&)>(field.ref)(copy) ? "true" : "false";
 }

@@ -12,8 +12,9 @@
 namespace millrace {
 
 // Where a field lives in a RunConfig; the alternative held is the field's type.
-using ConfigRef = std::variant<std::string& (*)(RunConfig&), int64_t& (*)(RunConfig&),
-                               double& (*)(RunConfig&), bool& (*)(RunConfig&)>;
+using ConfigRef =
+    std::variant<std::string& (*)(RunConfig&), int64_t& (*)(RunConfig&), double& (*)(RunConfig&),
+                 bool& (*)(RunConfig&), std::vector<std::string>& (*)(RunConfig&)>;
 
 struct ConfigField {
   std::string section;

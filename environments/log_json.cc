@@ -1,15 +1,12 @@
 #include "environments/log_json.h"
 
 #include <regex>
-#include <set>
 #include <utility>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "environments/json_answer.h"
 #include "environments/problem_random.h"
-#include "nlohmann/json.hpp"
 
 namespace millrace {
 namespace {
@@ -62,29 +59,6 @@ Record DrawRecord(ProblemRandom* random, bool held_out) {
   return record;
 }
 
-absl::string_view WithoutFence(absl::string_view text) {
-  text = absl::StripAsciiWhitespace(text);
-  if (!absl::StartsWith(text, "```") || !absl::EndsWith(text, "```") || text.size() < 6)
-    return text;
-  text = text.substr(3, text.size() - 6);
-  if (absl::StartsWith(text, "json")) text.remove_prefix(4);
-  return absl::StripAsciiWhitespace(text);
-}
-
-// The object of `text`; discarded when it is not one JSON value or repeats a key.
-Json ParseStrictly(absl::string_view text) {
-  std::set<std::string> keys;
-  bool repeated = false;
-  const auto callback = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (event == Json::parse_event_t::key && depth == 1) {
-      repeated |= !keys.insert(parsed.get<std::string>()).second;
-    }
-    return true;
-  };
-  Json json = Json::parse(text.begin(), text.end(), callback, /*allow_exceptions=*/false);
-  return repeated ? Json(Json::value_t::discarded) : json;
-}
-
 class LogJson : public Task {
  public:
   explicit LogJson(uint64_t seed) : seed_(seed) {}
@@ -108,11 +82,8 @@ class LogJson : public Task {
 
   Verdict Verify(const Problem& problem, absl::string_view completion) const override {
     const Json wanted = Json::parse(problem.reference, nullptr, /*allow_exceptions=*/false);
-    const Json got = ParseStrictly(WithoutFence(completion));
     Verdict verdict;
-    // Comparing alone would let 31.0 pass for 31.
-    verdict.correct = got.is_object() && got.size() == 3 && got.contains("ms") &&
-                      got["ms"].is_number_integer() && got == wanted;
+    verdict.correct = SameJson(ParseJsonAnswer(completion), wanted);
     verdict.reward = verdict.correct ? 1 : 0;
     verdict.components = {{"exact", verdict.reward}};
     return verdict;

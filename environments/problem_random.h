@@ -29,13 +29,16 @@ class ProblemRandom {
   uint64_t state_;
 };
 
-// Whether a problem with this text is held out (one in eight). Depends on the text alone, so no
-// seed can bring a held-out problem into training. FNV-1a, mixed.
-inline bool IsHeldOut(absl::string_view text) {
+// FNV-1a, mixed.
+inline uint64_t HashText(absl::string_view text) {
   uint64_t hash = 0xcbf29ce484222325ull;
   for (char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3ull;
-  return MixWord(hash) % 8 == 0;
+  return MixWord(hash);
 }
+
+// Whether a problem with this text is held out (one in eight). Depends on the text alone, so no
+// seed can bring a held-out problem into training.
+inline bool IsHeldOut(absl::string_view text) { return HashText(text) % 8 == 0; }
 
 }  // namespace millrace
 

@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/config.h"
 #include "common/trajectory.h"
 
 namespace millrace {
@@ -28,6 +29,7 @@ struct Problem {
   std::string reference;              // what the verifier compares with
   std::string demonstration;  // a completion that is right, for supervised warm-up; empty = the
                               // task has none
+  std::string source;  // which part of a mixture or file of a dataset it is from, for reports
 };
 
 // A verdict on one completion. `reward` is the sum of the components.
@@ -52,14 +54,24 @@ class Task {
   virtual std::optional<std::string> Baseline(const Problem& problem) const { return std::nullopt; }
   // Strings that end a completion (not stripped), besides the model's end-of-turn tokens.
   virtual std::vector<std::string> StopStrings() const { return {}; }
+  // Problems there are in a split before they repeat; 0 = the task makes them without end.
+  virtual uint64_t Size(Split split) const { return 0; }
+  // Changes with the problems of a task that reads files; empty = they follow from the config.
+  virtual std::string Digest() const { return ""; }
+  // What a user should know of the problems (duplicates that were left out, ...), a line each.
+  virtual std::vector<std::string> Notes() const { return {}; }
 };
 
 struct TaskOptions {
   std::string name;
   uint64_t seed = 1;
-  int64_t max_number = 99;  // sums
+  int64_t max_number = 99;         // sums
+  bool partial_credit = true;      // tasks of environments/few_shot_task.h
+  std::vector<std::string> parts;  // mixture: "task" or "task:weight" each; empty = the four
+  // of environments/few_shot_task.h
+  RunConfig::Data data;  // dataset
 };
-// NOT_FOUND lists the tasks there are.
+// NOT_FOUND lists the tasks there are. A name that ends in .toml is a dataset (dataset_task.h).
 absl::StatusOr<std::unique_ptr<Task>> MakeTask(const TaskOptions& options);
 std::vector<std::string> TaskNames();
 

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/status_macros.h"
-#include "environments/task.h"
+#include "environments/run_task.h"
 #include "model/decoder.h"
 #include "model/kv_cache.h"
 #include "model/sampling.h"
@@ -171,11 +171,7 @@ class WarmUpRun {
 
  private:
   absl::Status Prepare() {
-    TaskOptions options;
-    options.name = config_.task.name;
-    options.seed = static_cast<uint64_t>(config_.task.seed);
-    options.max_number = config_.task.max_number;
-    MR_ASSIGN_OR_RETURN(task_, MakeTask(options));
+    MR_ASSIGN_OR_RETURN(task_, MakeRunTask(config_));
     SftTrainer::Options o;
     o.lr = config_.sft.lr;
     o.token_budget = config_.learner.token_budget;

@@ -13,7 +13,7 @@
 #include "common/net_util.h"
 #include "common/process.h"
 #include "common/status_macros.h"
-#include "environments/task.h"
+#include "environments/run_task.h"
 #include "model/run_model.h"
 #include "model/torch_status.h"
 #include "model/transformer.h"
@@ -151,11 +151,7 @@ absl::Status Work(Role& role, LeaseLoop* loop, Subscriber* subscriber, RolloutSe
 absl::Status RunRollout(Role& role) {
   MR_ASSIGN_OR_RETURN(const Addresses addresses, FindAddresses(role));
   MR_ASSIGN_OR_RETURN(const RunModel model, LoadRunModel(role.config.model));
-  TaskOptions task_options;
-  task_options.name = role.config.task.name;
-  task_options.seed = static_cast<uint64_t>(role.config.task.seed);
-  task_options.max_number = role.config.task.max_number;
-  MR_ASSIGN_OR_RETURN(const std::unique_ptr<Task> task, MakeTask(task_options));
+  MR_ASSIGN_OR_RETURN(const std::unique_ptr<Task> task, MakeRunTask(role.config));
   const std::vector<int32_t> stop_ids = StopIds(*model.tokenizer, model.config.eos_ids);
 
   MR_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, StartEngine(role, model.config));

@@ -39,6 +39,18 @@ TEST(ConfigTest, EveryTypeIsRead) {
   EXPECT_EQ(config.eval.problems, 12);
 }
 
+TEST(ConfigTest, AListIsReadFromTheFileAndFromAnOverrideAndPrinted) {
+  const std::string toml = Join("[task]\nparts = [\"dates\", \"sums:2\"]\n");
+  ASSERT_OK_AND_ASSIGN(RunConfig config, ParseConfig(toml, "q.toml"));
+  EXPECT_THAT(config.task.parts, ::testing::ElementsAre("dates", "sums:2"));
+  ASSERT_OK_AND_ASSIGN(const RunConfig printed, ParseConfig(PrintConfig(config), "printed.toml"));
+  EXPECT_EQ(printed.task.parts, config.task.parts);
+  ASSERT_OK_AND_ASSIGN(config, ParseConfig(toml, "q.toml", {"task.parts=a.toml:0.5,b"}));
+  EXPECT_THAT(config.task.parts, ::testing::ElementsAre("a.toml:0.5", "b"));
+  ASSERT_OK_AND_ASSIGN(config, ParseConfig(toml, "q.toml", {"task.parts="}));
+  EXPECT_TRUE(config.task.parts.empty());
+}
+
 TEST(ConfigTest, OverridesOfEveryTypeWinOverTheFile) {
   ASSERT_OK_AND_ASSIGN(
       const RunConfig config,
@@ -120,6 +132,14 @@ INSTANTIATE_TEST_SUITE_P(
                 Join("[run]\nsteps = \"many\"\n"),
                 {},
                 {"q.toml:4: run.steps: is of type string; valid: an integer from 0"}},
+        BadCase{"TextForAList",
+                Join("[task]\nparts = \"sums\"\n"),
+                {},
+                {"q.toml:4: task.parts: is of type string; valid: strings in brackets"}},
+        BadCase{"NumberInAList",
+                Join("[task]\nparts = [\"sums\", 3]\n"),
+                {},
+                {"q.toml:4: task.parts: is of type array; valid: strings in brackets"}},
         BadCase{"FractionForAnInteger",
                 Join("[run]\nsteps = 1.5\n"),
                 {},
