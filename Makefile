@@ -54,7 +54,9 @@ format: ## Format the sources
 	@git ls-files '*.h' '*.cc' '*.cu' | xargs clang-format-14 -i
 
 bench: ## Measure against the peers and print the table of docs/benchmarks.md
-	@scripts/setup --torch
+	@scripts/setup --torch --model
+	@$(MAKE) programs
+	@scripts/import-quickstart-model $(BUILD)/bin/millrace
 	@bench/run
 
 proof-seeds: ## Three seeds of both quickstarts, table for docs/results.md

@@ -11,6 +11,7 @@
 
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/time/clock.h"
+#include "bench/shapes.h"
 #include "model/sampling.h"
 #include "rollout_server/engine.h"
 
@@ -27,26 +28,9 @@ struct Flags {
 };
 
 // The shapes of published comparisons: a 3.28 M parameter Qwen3 and SmolLM2-135M's Llama.
-ModelConfig ShapeConfig(const std::string& shape) {
-  ModelConfig c;
-  const bool tiny = shape == "tiny";
-  c.model_type = tiny ? "qwen3" : "llama";
-  c.vocab_size = tiny ? 512 : 49152;
-  c.hidden_size = tiny ? 256 : 576;
-  c.intermediate_size = tiny ? 768 : 1536;
-  c.layers = tiny ? 4 : 30;
-  c.heads = tiny ? 8 : 9;
-  c.kv_heads = tiny ? 4 : 3;
-  c.head_dim = tiny ? 32 : 64;
-  c.max_position = 8192;
-  c.tie_word_embeddings = true;
-  c.qk_norm = tiny;
-  return c;
-}
-
 absl::StatusOr<std::unique_ptr<Transformer>> MakeModel(const Flags& flags) {
   if (!flags.model.empty()) return Transformer::Load(flags.model, at::kCPU);
-  return Transformer::Create(ShapeConfig(flags.shape), 1, at::kCPU);
+  return Transformer::Create(BenchShape(flags.shape), 1, at::kCPU);
 }
 
 // Seconds for one whole batch.

@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/shapes.h"
 #include "learner/optimizer.h"
 #include "model/logprobs.h"
 #include "model/transformer.h"
@@ -37,23 +38,6 @@ struct Flags {
   int64_t chunk = 512;
   bool operators = false, unshared = false;
 };
-
-ModelConfig Config(const std::string& name) {
-  ModelConfig c;
-  const bool tiny = name == "tiny";
-  c.model_type = tiny ? "qwen3" : "llama";
-  c.vocab_size = tiny ? 512 : 49152;
-  c.hidden_size = tiny ? 256 : 576;
-  c.intermediate_size = tiny ? 768 : 1536;
-  c.layers = tiny ? 4 : 30;
-  c.heads = tiny ? 8 : 9;
-  c.kv_heads = tiny ? 4 : 3;
-  c.head_dim = tiny ? 32 : 64;
-  c.max_position = 2048;
-  c.tie_word_embeddings = true;
-  c.qk_norm = tiny;
-  return c;
-}
 
 struct Work {
   PackedBatch batch;
@@ -142,7 +126,7 @@ struct BareProducts {
 
 int Main(const Flags& f) {
   at::set_num_threads(f.threads);
-  const ModelConfig config = Config(f.model);
+  const ModelConfig config = BenchShape(f.model);
   auto created = Transformer::Create(config, 1, at::kCPU);
   if (!created.ok()) {
     std::fprintf(stderr, "train_bench: %s\n", created.status().ToString().c_str());
