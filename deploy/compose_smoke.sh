@@ -29,6 +29,11 @@ if ! docker image inspect $base > /dev/null 2>&1 && ! docker pull -q $base; then
   say "making $base with debootstrap"
   root=$(mktemp -d)
   debootstrap --variant=minbase bookworm "$root" > /dev/null
+  # Certificates that this machine trusts beyond Debian's (a company's mirror), for the downloads within the build.
+  if ls /usr/local/share/ca-certificates/*.crt > /dev/null 2>&1; then
+    mkdir -p "$root/usr/local/share/ca-certificates"
+    cp /usr/local/share/ca-certificates/*.crt "$root/usr/local/share/ca-certificates/"
+  fi
   tar -C "$root" -c . | docker import - $base > /dev/null
   rm -rf "$root"
 fi
