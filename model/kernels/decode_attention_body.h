@@ -27,6 +27,7 @@ MR_INLINE void ScoreTile(const AttentionArgs& args, int64_t row, const float* co
   for (int64_t i = 0; i < head_dim; ++i) {
     MR_UNROLL for (int v = 0; v < V; ++v) {
       const Vec key = Load(columns[v] + i * kKvBlock);
+      __builtin_prefetch(columns[v] + args.ahead + i * kKvBlock, 0, 2);
       MR_UNROLL for (int r = 0; r < R; ++r) sum[r][v] += q[r][i] * key;
     }
   }
@@ -72,6 +73,7 @@ MR_INLINE void ValueTile(const AttentionArgs& args, const Run& run, int64_t row,
     for (int64_t t = t0; t < t1; ++t) {
       MR_UNROLL for (int v = 0; v < V; ++v) {
         const Vec value = Load(values + v * kLanes);
+        __builtin_prefetch(values + args.ahead + v * kLanes, 0, 2);
         MR_UNROLL for (int r = 0; r < R; ++r) sum[r][v] += weight[r][t] * value;
       }
       values += args.head_dim;

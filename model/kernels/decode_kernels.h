@@ -61,6 +61,7 @@ struct AttentionArgs {
   const float* keys = nullptr;    // of the kv head in block 0: (head_dim, kKvBlock)
   const float* values = nullptr;  // (kKvBlock, head_dim)
   int64_t block_stride = 0;       // floats from a block to the next
+  int64_t ahead = 0;  // floats to the next kv head's keys and values, which are fetched meanwhile
   int64_t head_dim = 0;
   float* scratch = nullptr;  // kAttentionRows * (kAttentionChunk + 2) floats
 };

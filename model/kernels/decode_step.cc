@@ -283,6 +283,8 @@ void FusedStep::Attend(PoolWorker& worker, int64_t layer) {
     args.keys = keys + kv_head * head_dim * kKvBlock;
     args.values = values + kv_head * head_dim * kKvBlock;
     args.block_stride = kv_size_ * kKvBlock;
+    // The next item is mostly this thread's, too.
+    args.ahead = kv_head + 1 < config_.kv_heads ? head_dim * kKvBlock : 0;
     args.head_dim = head_dim;
     args.scratch = scratch_ + worker.thread() * kScratch;
     // Groups of more query heads than one call takes are split.
