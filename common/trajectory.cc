@@ -70,6 +70,12 @@ absl::Status ValidateTrajectory(const Trajectory& trajectory) {
   MR_RETURN_IF_ERROR(CheckTokens(trajectory));
   MR_RETURN_IF_ERROR(CheckVersions(trajectory));
   if (!std::isfinite(trajectory.reward)) return Bad("reward is ", trajectory.reward);
+  if (!std::isfinite(trajectory.temperature) || trajectory.temperature < 0) {
+    return Bad("temperature is ", trajectory.temperature);
+  }
+  if (!std::isfinite(trajectory.generate_seconds)) {
+    return Bad("generate_seconds is ", trajectory.generate_seconds);
+  }
   for (size_t i = 0; i < trajectory.reward_components.size(); ++i) {
     const RewardComponent& component = trajectory.reward_components[i];
     if (!std::isfinite(component.value)) {

@@ -69,8 +69,8 @@ struct Trajectory {
 };
 
 // OK when lengths agree, the mask is 0/1, spans cover exactly the masked-in tokens in order,
-// logprobs are finite and <= 0 (tolerance 1e-4) where the mask is 1, the reward is finite, and at
-// least one token is given. The error names the field and index.
+// logprobs are finite and <= 0 (tolerance 1e-4) where the mask is 1, all other numbers are finite,
+// and at least one token is given. The error names the field and index.
 absl::Status ValidateTrajectory(const Trajectory& trajectory);
 
 // Lowest version among the sampled tokens; -1 when there are none.
