@@ -1,0 +1,486 @@
+// Datasets: files to problems, what is held out, what is refused, and how answers are judged.
+#include "environments/dataset.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/files.h"
+#include "environments/answer_number.h"
+#include "environments/dataset_task.h"
+#include "environments/near_duplicates.h"
+#include "environments/pattern.h"
+#include "environments/prompt_template.h"
+#include "environments/table.h"
+#include "environments/task.h"
+#include "environments/verifier.h"
+#include "tests/testing/status_matchers.h"
+
+namespace millrace {
+namespace {
+
+using ::millrace::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+
+TEST(AnswerNumber, AgreesWithTheGoldenCases) {
+  const auto golden = nlohmann::json::parse(
+      ReadFile(absl::StrCat(MILLRACE_GOLDEN_DIR, "/gsm8k/cases.json")).value());
+  ASSERT_EQ(golden["cases"].size(), 70u);
+  for (const auto& item : golden["cases"]) {
+    const std::string completion = item["completion"];
+    const AnswerText found = FindAnswerText(completion);
+    EXPECT_EQ(found.method, item["method"].get<std::string>()) << completion;
+    EXPECT_EQ(found.text, item["extracted"].get<std::string>()) << completion;
+    const auto value = AnswerNumber(completion);
+    ASSERT_EQ(value.has_value(), !item["value"].is_null()) << completion;
+    if (value.has_value()) {
+      EXPECT_EQ(*value, *ParseNumber(item["value"].get<std::string>())) << completion;
+    }
+    const auto numeric = MakeVerifier("numeric", "").value();
+    EXPECT_EQ(numeric->IsRight(item["gold"], completion), item["reward"] == 1.0) << completion;
+  }
+}
+
+TEST(AnswerNumber, ComparesExactly) {
+  const std::pair<const char*, const char*> same[] = {
+      {"1/2", "0.50"}, {"-0", "0"}, {"\\frac{2}{6}", "1/3"}, {"1,000", "1000.0"}, {"-3/6", "-.5"}};
+  for (const auto& [a, b] : same) EXPECT_EQ(*ParseNumber(a), *ParseNumber(b)) << a << " " << b;
+  EXPECT_FALSE(*ParseNumber("1/3") == *ParseNumber("0.3333333333333333"));
+  EXPECT_FALSE(*ParseNumber("2") == *ParseNumber("-2"));
+  for (const char* none : {"", ".", "1/0", "x", "1 2", "1e3"}) {
+    EXPECT_FALSE(ParseNumber(none).has_value()) << none;
+  }
+  EXPECT_FALSE(ParseNumber(std::string(100000, '7')).has_value());
+}
+
+TEST(Table, ReadsJsonLines) {
+  ASSERT_OK_AND_ASSIGN(
+      const auto rows,
+      ParseTable("\xef\xbb\xbf{\"q\": \"a\\u00e4\", \"n\": 3, \"o\": {\"x\": [1, 2]}}\r\n\n"
+                 "{\"q\": \"b\", \"n\": null, \"o\": {\"x\": true}, \"o.x\": \"flat\"}",
+                 "f.jsonl", {"q", "n", "o.x"}));
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_THAT(rows[0].values, ElementsAre("a\u00e4", "3", "[1,2]"));
+  EXPECT_THAT(rows[1].values, ElementsAre("b", "null", "flat"));
+  EXPECT_EQ(rows[1].line, 3);
+}
+
+TEST(Table, ReadsCsvWithQuotesAndLineBreaksInFields) {
+  ASSERT_OK_AND_ASSIGN(const auto rows,
+                       ParseTable("id,question,answer\r\n1,\"a, \"\"b\"\"\nc\",x\r\n\r\n2,,y",
+                                  "f.CSV", {"answer", "question"}));
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_THAT(rows[0].values, ElementsAre("x", "a, \"b\"\nc"));
+  EXPECT_THAT(rows[1].values, ElementsAre("y", ""));
+  EXPECT_EQ(rows[0].line, 2);
+  EXPECT_EQ(rows[1].line, 5);
+  ASSERT_OK_AND_ASSIGN(const auto tabs, ParseTable("a\tb\n1,5\t2\n", "f.tsv", {"a"}));
+  EXPECT_THAT(tabs[0].values, ElementsAre("1,5"));
+}
+
+TEST(Table, NamesTheLineThatIsBroken) {
+  struct Case {
+    const char* name;
+    std::string text;
+    const char* message;
+  };
+  const Case cases[] = {
+      {"f.jsonl", "{\"q\": 1}\n{\"q\": \n", "f.jsonl:2: not valid JSON at byte"},
+      {"f.jsonl", "{\"q\": 1}\n\n[1]\n", "f.jsonl:3: not a JSON object"},
+      {"f.jsonl", "{\"q\": 1}\n{\"p\": 1, \"r\": 2}",
+       "f.jsonl:2: no column \"q\"; there are: p, r"},
+      {"f.jsonl", "{\"q\": 1}\n{\"q\": \"\xff\"}", "f.jsonl:2: not valid UTF-8"},
+      {"f.jsonl", "{\"q\": \"\xed\xa0\x80\"}", "f.jsonl:1: not valid UTF-8"},
+      {"f.jsonl", "", "f.jsonl: no rows"},
+      {"f.jsonl", "\n \n", "f.jsonl: no rows"},
+      {"f.csv", "", "f.csv:1: no column \"q\""},
+      {"f.csv", "q,a\n", "f.csv: no rows"},
+      {"f.csv", "p,a\n1,2\n", "f.csv:1: no column \"q\"; there are: p, a"},
+      {"f.csv", "q,a\n1,2\n1,2,3\n", "f.csv:3: 3 fields, but the header has 2"},
+      {"f.csv", "q,a\n\"1\n2\",3\n\"4,5\n", "f.csv:4: a quoted field is not closed"},
+      {"f.csv", "q,a\n\"1\"2,3\n", "f.csv:2: text after a closing quote in column 1"},
+      {"f.parquet", "PAR1", "f.parquet: not .jsonl, .ndjson, .csv or .tsv; docs/datasets.md"},
+      {"f", "x", "f: not .jsonl"}};
+  for (const Case& c : cases) {
+    EXPECT_THAT(ParseTable(c.text, c.name, {"q"}), StatusIs(kInvalid, HasSubstr(c.message)))
+        << c.text;
+  }
+  EXPECT_THAT(ReadTable("no/such.jsonl", {"q"}),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("no/such.jsonl")));
+}
+
+TEST(Verifiers, JudgeByName) {
+  struct Case {
+    const char* verifier;
+    const char* pattern;
+    const char* answer;
+    const char* completion;
+    bool right;
+  };
+  const Case cases[] = {
+      {"exact", "", " Paris\n", "Paris ", true},
+      {"exact", "", "Paris", "paris", false},
+      {"exact", "", "Paris", "Paris.", false},
+      {"numeric", "", "x\n#### 1,200", "so 1200.0 in all", true},
+      {"numeric", "", "#### 72", "#### 27", false},
+      {"json", "", "{\"a\": [1, {\"b\": null}]}", "```json\n{\"a\":[1,{\"b\":null}]}\n```", true},
+      {"json", "", "{\"a\": 1}", "{\"a\": 1.0}", false},
+      {"json", "", "{\"a\": 1}", "{\"a\": 1, \"a\": 1}", false},
+      {"json", "", "[1]", "nope", false},
+      {"regex", "Answer: (\\w+)", "b", "Answer: a ... Answer: b", true},
+      {"regex", "Answer: (\\w+)", "a", "Answer: a ... Answer: b", false},
+      {"regex", "Answer: (\\w+)", "a", "a", false},
+      {"regex", "<a>(.*?)</a>|(x)", "1", "<a> 1 </a>", true},
+      {"regex", "((a+)+)+$", "a", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab", false}};
+  for (const Case& c : cases) {
+    ASSERT_OK_AND_ASSIGN(const auto verifier, MakeVerifier(c.verifier, c.pattern));
+    ASSERT_OK_AND_ASSIGN(const std::string reference, verifier->Reference(c.answer));
+    EXPECT_EQ(verifier->IsRight(reference, c.completion), c.right)
+        << c.verifier << ": " << c.completion;
+    EXPECT_FALSE(verifier->IsRight(reference, "\xff\xfe")) << c.verifier;
+    EXPECT_FALSE(verifier->IsRight(reference, "")) << c.verifier;
+  }
+}
+
+TEST(Verifiers, SayWhatIsWrongWithThem) {
+  EXPECT_THAT(MakeVerifier("judge", ""), StatusIs(kInvalid, HasSubstr("exact, numeric, json")));
+  EXPECT_THAT(MakeVerifier("regex", "(a"), StatusIs(kInvalid, HasSubstr("byte 2")));
+  EXPECT_THAT(MakeVerifier("regex", "abc"), StatusIs(kInvalid, HasSubstr("no (group)")));
+  EXPECT_THAT(MakeVerifier("exact", "(a)"), StatusIs(kInvalid, HasSubstr("data.pattern is for")));
+  EXPECT_THAT(MakeVerifier("numeric", "").value()->Reference("many"), StatusIs(kInvalid));
+  EXPECT_THAT(MakeVerifier("json", "").value()->Reference("{"), StatusIs(kInvalid));
+}
+
+TEST(PromptTemplateTest, FillsPlaceholders) {
+  ASSERT_OK_AND_ASSIGN(const PromptTemplate t,
+                       PromptTemplate::Parse("{a}: {{\"x\": {b}}} and {a}"));
+  EXPECT_THAT(t.names(), ElementsAre("a", "b"));
+  EXPECT_EQ(t.Fill({"{b}", "2"}), "{b}: {\"x\": 2} and {b}");
+  for (const char* bad : {"", "no column", "{", "}", "{a", "{}", "{a{b}}", "a}b"}) {
+    EXPECT_THAT(PromptTemplate::Parse(bad), StatusIs(kInvalid)) << bad;
+  }
+}
+
+TEST(NearDuplicates, WordsKeepSignsApart) {
+  EXPECT_THAT(NormalisedWords("What is 3+4, Tom's  \n na\u00efve?"),
+              ElementsAre("what", "is", "3", "+", "4", ",", "tom", "'", "s", "na\u00efve", "?"));
+  EXPECT_EQ(Jaccard(Shingles("what is 3 + 4?"), Shingles("What  is 3 + 4 ?")), 1);
+  EXPECT_LT(Jaccard(Shingles("what is 3 + 4?"), Shingles("what is 3 - 4?")), 0.3);
+  EXPECT_EQ(Jaccard(Shingles(""), Shingles("")), 0);
+}
+
+TEST(NearDuplicates, ThePrefixFilterMissesNoPair) {
+  std::mt19937_64 random(5);
+  std::vector<std::vector<uint64_t>> sets;
+  for (int i = 0; i < 400; ++i) {
+    std::set<uint64_t> set;
+    if (i % 3 != 0 && i > 0) set.insert(sets.back().begin(), sets.back().end());
+    for (int k = 0; k < static_cast<int>(random() % 6); ++k) {
+      if (!set.empty() && random() % 2 == 0) set.erase(set.begin());
+      set.insert(random() % 60);
+    }
+    sets.emplace_back(set.begin(), set.end());
+  }
+  for (const double threshold : {0.3, 0.5, 0.8, 0.9, 1.0}) {
+    std::vector<std::pair<size_t, size_t>> wanted;
+    for (size_t j = 0; j < sets.size(); ++j) {
+      for (size_t i = 0; i < j; ++i) {
+        if (Jaccard(sets[i], sets[j]) >= threshold) wanted.emplace_back(i, j);
+      }
+    }
+    EXPECT_EQ(NearDuplicatePairs(sets, threshold), wanted) << threshold;
+    EXPECT_GT(wanted.size(), 10u) << threshold;
+  }
+}
+
+class DatasetTest : public ::testing::Test {
+ protected:
+  DatasetTest() {
+    std::string pattern = JoinPath(::testing::TempDir(), "dataset_test_XXXXXX");
+    dir_ = mkdtemp(pattern.data());
+    data_.near_duplicates = 0;
+  }
+  ~DatasetTest() override { EXPECT_OK(RemoveRecursively(dir_)); }
+
+  std::string Write(const std::string& name, const std::string& text) {
+    EXPECT_OK(WriteFileAtomically(JoinPath(dir_, name), text));
+    return JoinPath(dir_, name);
+  }
+  static std::string Line(const std::string& question, const std::string& answer) {
+    return nlohmann::json({{"question", question}, {"answer", answer}}).dump() + "\n";
+  }
+  static std::string Lines(const std::string& word, int count) {
+    std::string text;
+    for (int i = 0; i < count; ++i) {
+      text += Line(absl::StrCat(word, " ", i, "?"), absl::StrCat(i));
+    }
+    return text;
+  }
+  void ExpectRefused(const std::string& message) {
+    EXPECT_THAT(LoadDataset(data_), StatusIs(kInvalid, HasSubstr(message)));
+  }
+
+  std::string dir_;
+  RunConfig::Data data_;
+};
+
+TEST_F(DatasetTest, SplitsByTheHashOfThePromptWhateverTheOrderAndCompany) {
+  data_.files = {Write("a.jsonl", Lines("one", 400))};
+  data_.eval_fraction = 0.25;
+  ASSERT_OK_AND_ASSIGN(const Dataset first, LoadDataset(data_));
+  EXPECT_NEAR(static_cast<double>(first.eval.size()), 100, 25);
+  std::map<std::string, bool> held_out;
+  for (const DatasetItem& item : first.eval) held_out[item.prompt] = true;
+  for (const DatasetItem& item : first.train[0]) held_out[item.prompt] = false;
+  EXPECT_EQ(held_out.size(), 400u);
+  data_.files = {Write("b.jsonl", Lines("two", 50) + Lines("one", 400))};
+  ASSERT_OK_AND_ASSIGN(const Dataset second, LoadDataset(data_));
+  for (const DatasetItem& item : second.eval) {
+    if (held_out.contains(item.prompt)) {
+      EXPECT_TRUE(held_out[item.prompt]) << item.prompt;
+    }
+  }
+  EXPECT_NE(first.digest, second.digest);
+}
+
+TEST_F(DatasetTest, NearDuplicatesAreNeverOnBothSides) {
+  data_.near_duplicates = 0.6;
+  std::string text;
+  std::mt19937 random(3);
+  for (int i = 0; i < 300; ++i) {
+    std::string words;
+    for (int k = 0; k < 20; ++k) absl::StrAppend(&words, "w", random() % 1000, " ");
+    text += Line(words + "end", "1") + Line(words + "End!", "1");
+  }
+  data_.files = {Write("a.jsonl", text)};
+  data_.eval_fraction = 0.3;
+  ASSERT_OK_AND_ASSIGN(const Dataset data, LoadDataset(data_));
+  EXPECT_GT(data.near_duplicates, 20);
+  std::set<std::string> train;
+  for (const DatasetItem& item : data.train[0]) train.insert(item.prompt.substr(0, 60));
+  EXPECT_GT(data.eval.size(), 100u);
+  for (const DatasetItem& item : data.eval) {
+    EXPECT_FALSE(train.contains(item.prompt.substr(0, 60))) << item.prompt;
+  }
+  EXPECT_THAT(data.notes, Contains(HasSubstr("near-duplicates put on the side of their like")));
+}
+
+TEST_F(DatasetTest, WhatResemblesAGivenHeldOutProblemIsNotTrainedOn) {
+  data_.near_duplicates = 0.7;
+  const std::string long_text = "a b c d e f g h i j k l m n o p";
+  data_.files = {Write("a.jsonl", Line("x y z", "1") + Line(long_text + " 1", "1"))};
+  data_.eval_files = {Write("e.jsonl", Line(long_text + " 2", "2"))};
+  ASSERT_OK_AND_ASSIGN(const Dataset data, LoadDataset(data_));
+  ASSERT_EQ(data.train[0].size(), 1u);
+  EXPECT_EQ(data.train[0][0].prompt, "x y z");
+  EXPECT_EQ(data.eval.size(), 1u);
+  EXPECT_EQ(data.near_duplicates, 1);
+  EXPECT_THAT(data.notes, Contains(AllOf(HasSubstr("a.jsonl:2 ~"), HasSubstr("e.jsonl:1"))));
+}
+
+TEST_F(DatasetTest, AHeldOutProblemThatIsTrainedOnIsRefused) {
+  data_.files = {Write("a.jsonl", Lines("q", 5))};
+  data_.eval_files = {
+      Write("e.jsonl", Line("other", "1") + Line(" q  3?", "3") + Line("q 4?", "4"))};
+  ExpectRefused("2 problems are both trained on and held out (first: ");
+  ExpectRefused("e.jsonl:2 = ");
+  ExpectRefused("a.jsonl:4)");
+}
+
+TEST_F(DatasetTest, RepeatedPromptsCountOnceAndContradictionsAreNamed) {
+  data_.files = {Write("a.jsonl", Lines("q", 50) + Line("q  3?", "3") + Line("q 4?", "5"))};
+  ASSERT_OK_AND_ASSIGN(const Dataset data, LoadDataset(data_));
+  EXPECT_EQ(data.train[0].size() + data.eval.size(), 50u);
+  EXPECT_EQ(data.duplicates, 2);
+  EXPECT_EQ(data.contradictions, 1);
+  EXPECT_THAT(data.notes, Contains(AllOf(HasSubstr("a.jsonl:52 and "), HasSubstr("a.jsonl:5"))));
+}
+
+TEST_F(DatasetTest, PromptsThatAreAllAlikeGetAWarning) {
+  std::string text;
+  for (int i = 0; i < 100; ++i) {
+    text += Line(absl::StrCat("please work out the following sum as fast as you can: ", i), "1");
+  }
+  data_.files = {Write("a.jsonl", text)};
+  data_.eval_files = {Write("e.jsonl", Line("hello there", "1"))};
+  data_.near_duplicates = 0.5;
+  ASSERT_OK_AND_ASSIGN(const Dataset data, LoadDataset(data_));
+  EXPECT_THAT(data.notes, Contains(HasSubstr("raise data.near_duplicates")));
+}
+
+TEST_F(DatasetTest, WrongInputIsNamed) {
+  ExpectRefused("no files");
+  data_.files = {Write("empty.jsonl", "")};
+  ExpectRefused("empty.jsonl: no rows");
+  data_.files = {Write("a.jsonl", Lines("q", 30))};
+  data_.question = "prompt";
+  ExpectRefused("a.jsonl:1: no column \"prompt\"; there are: answer, question");
+  data_.question = "question";
+  data_.prompt = "{question} {hint}";
+  ExpectRefused("a.jsonl:1: no column \"hint\"");
+  data_.prompt = "{question} {answer}";
+  ExpectRefused("which is the answer");
+  data_.prompt = "question";
+  ExpectRefused("no {column} in it");
+  data_.prompt = "{question}";
+  data_.verifier = "judge";
+  ExpectRefused("no verifier \"judge\"");
+  data_.verifier = "numeric";
+  data_.files = {Write("b.jsonl", Lines("q", 3) + Line("x", "none"))};
+  ExpectRefused("b.jsonl:4: the answer has no number");
+  data_.files = {Write("c.jsonl", Lines("q", 3) + Line(" ", "3"))};
+  ExpectRefused("c.jsonl:4: the prompt is empty");
+  data_.files = {Write("d.jsonl", Lines("q", 3) + Line("q 7?", "8"))};
+  data_.demonstration = "question";
+  ExpectRefused("d.jsonl:4: the verifier numeric refuses the demonstration");
+  data_.demonstration = "";
+  data_.files = {"x.jsonl:0"};
+  ExpectRefused("weight 0 is not above 0");
+  data_.files = {Write("e.jsonl", Line("q", "1"))};
+  data_.eval_fraction = 1e-6;
+  ExpectRefused("(1 rows) is held out; raise data.eval_fraction");
+  data_.files = {Write("f.jsonl", Lines("q", 30)), Write("g.jsonl", Lines("q", 10))};
+  ExpectRefused("g.jsonl: no problem is left to train on (10 duplicates");
+  data_.files = {JoinPath(dir_, "none.jsonl")};
+  EXPECT_THAT(LoadDataset(data_), StatusIs(absl::StatusCode::kNotFound, HasSubstr("none.jsonl")));
+}
+
+std::unique_ptr<Task> MakeDataset(const RunConfig::Data& data, uint64_t seed = 1) {
+  TaskOptions options;
+  options.name = "dataset";
+  options.seed = seed;
+  options.data = data;
+  return MakeTask(options).value();
+}
+
+std::string Asked(const Problem& problem) { return problem.messages.back().content; }
+
+TEST_F(DatasetTest, EveryEpochHasEveryProblemOnceInAnotherOrder) {
+  data_.files = {Write("a.jsonl", Lines("q", 97))};
+  const auto task = MakeDataset(data_), again = MakeDataset(data_), other = MakeDataset(data_, 2);
+  const uint64_t size = task->Size(Split::kTrain);
+  EXPECT_EQ(size + task->Size(Split::kEval), 97u);
+  std::set<std::vector<std::string>> orders;
+  int differ = 0;
+  for (uint64_t epoch = 0; epoch < 6; ++epoch) {
+    std::vector<std::string> order;
+    for (uint64_t i = 0; i < size; ++i) {
+      const uint64_t id = epoch * size + i;
+      order.push_back(Asked(task->Make(Split::kTrain, id)));
+      EXPECT_EQ(order.back(), Asked(again->Make(Split::kTrain, id)));
+      differ += order.back() != Asked(other->Make(Split::kTrain, id));
+    }
+    EXPECT_EQ(std::set<std::string>(order.begin(), order.end()).size(), size) << epoch;
+    orders.insert(order);
+  }
+  EXPECT_EQ(orders.size(), 6u);
+  EXPECT_GT(differ, static_cast<int>(size) * 5);
+  std::set<std::string> eval;
+  for (uint64_t id = 0; id < task->Size(Split::kEval); ++id) {
+    eval.insert(Asked(task->Make(Split::kEval, id)));
+  }
+  EXPECT_EQ(eval.size(), task->Size(Split::kEval));
+  EXPECT_EQ(task->Digest(), again->Digest());
+}
+
+TEST_F(DatasetTest, SourcesComeInProportionToTheirWeights) {
+  data_.files = {Write("a.jsonl", Lines("one", 200)) + ":3", Write("b.csv", "question,answer\n")};
+  std::string csv = "question,answer\n";
+  for (int i = 0; i < 50; ++i) absl::StrAppend(&csv, "two ", i, ",", i, "\n");
+  Write("b.csv", csv);
+  const auto task = MakeDataset(data_);
+  int one = 0;
+  for (uint64_t id = 0; id < 400; ++id) {
+    const Problem problem = task->Make(Split::kTrain, id);
+    const bool first = absl::StartsWith(Asked(problem), "one");
+    EXPECT_TRUE(absl::EndsWith(problem.source, first ? "a.jsonl" : "b.csv")) << problem.source;
+    one += first ? 1 : 0;
+  }
+  EXPECT_EQ(one, 300);
+}
+
+TEST_F(DatasetTest, APromptHasItsSystemMessageTemplateAndDemonstration) {
+  data_.files = {
+      Write("a.csv", "text,label,worked\nhello,#### 3,<<1+2=3>>so #### 3\nx,4,4\ny,5,5\n")};
+  data_.eval_files = {Write("e.csv", "text,label,worked\nbye,4,#### 4\n")};
+  data_.question = "text";
+  data_.answer = "label";
+  data_.demonstration = "worked";
+  data_.system = "Be brief.";
+  data_.prompt = "Q: {question}\nA:";
+  data_.verifier = "numeric";
+  const Problem problem = MakeDataset(data_)->Make(Split::kEval, 0);
+  ASSERT_EQ(problem.messages.size(), 2u);
+  EXPECT_EQ(problem.messages[0].role, "system");
+  EXPECT_EQ(problem.messages[0].content, "Be brief.");
+  EXPECT_EQ(problem.messages[1].content, "Q: bye\nA:");
+  std::set<std::string> demonstrations;
+  const auto task = MakeDataset(data_);
+  for (uint64_t id = 0; id < 3; ++id) {
+    demonstrations.insert(task->Make(Split::kTrain, id).demonstration);
+  }
+  EXPECT_THAT(demonstrations, ElementsAre("4", "5", "so #### 3"));
+  data_.chat = false;
+  EXPECT_EQ(MakeDataset(data_)->Make(Split::kEval, 0).text, "Be brief.\nQ: bye\nA:");
+}
+
+TEST_F(DatasetTest, AFileWithADataSectionIsATaskAndAPartOfAMixture) {
+  Write("a.jsonl", Lines("q", 40));
+  const std::string toml =
+      Write("mine.toml", "[data]\nfiles = [\"a.jsonl\"]\nnear_duplicates = 0\n");
+  TaskOptions options;
+  options.name = toml;
+  ASSERT_OK_AND_ASSIGN(const auto task, MakeTask(options));
+  EXPECT_EQ(task->name(), toml);
+  options.name = "mixture";
+  options.parts = {"dates", toml + ":2"};
+  ASSERT_OK_AND_ASSIGN(const auto mixture, MakeTask(options));
+  int mine = 0;
+  for (uint64_t id = 0; id < 30; ++id) {
+    const Problem problem = mixture->Make(Split::kTrain, id);
+    mine += problem.source == toml;
+    EXPECT_TRUE(mixture->Verify(problem, problem.demonstration).correct);
+  }
+  EXPECT_EQ(mine, 20);
+  EXPECT_EQ(mixture->Digest(), task->Digest());
+  EXPECT_THAT(mixture->Notes(), Contains(HasSubstr("mine.toml: ")));
+}
+
+TEST(Gsm8k, IsShippedWholeWithDemonstrationsThatAreRight) {
+  ASSERT_OK_AND_ASSIGN(const auto task, MakeTask({.name = "gsm8k"}));
+  EXPECT_EQ(task->name(), "gsm8k");
+  EXPECT_EQ(task->Size(Split::kEval), 1319u);
+  EXPECT_GT(task->Size(Split::kTrain), 7400u);
+  EXPECT_LE(task->Size(Split::kTrain), 7473u);
+  std::set<std::string> held_out;
+  for (uint64_t id = 0; id < 1319; ++id) held_out.insert(Asked(task->Make(Split::kEval, id)));
+  EXPECT_EQ(held_out.size(), 1319u);
+  for (uint64_t id = 0; id < task->Size(Split::kTrain); ++id) {
+    const Problem problem = task->Make(Split::kTrain, id);
+    ASSERT_FALSE(held_out.contains(Asked(problem)));
+    ASSERT_TRUE(task->Verify(problem, problem.demonstration).correct) << problem.demonstration;
+    ASSERT_FALSE(absl::StrContains(problem.demonstration, "<<")) << problem.demonstration;
+    ASSERT_FALSE(task->Verify(problem, problem.reference + "1").correct) << problem.reference;
+  }
+}
+
+TEST(Gsm8k, SaysWhereItLooked) {
+  EXPECT_THAT(FindShippedDataset("no-such"),
+              StatusIs(absl::StatusCode::kNotFound,
+                       AllOf(HasSubstr("no-such/dataset.toml"), HasSubstr("MILLRACE_DATA"))));
+}
+
+}  // namespace
+}  // namespace millrace
