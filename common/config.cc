@@ -213,6 +213,15 @@ absl::StatusOr<RunConfig> Parser::Finish() {
 
 }  // namespace
 
+std::string RolloutDevice(const RunConfig& config, const std::string& name) {
+  const std::vector<std::string>& devices = config.rollout.devices;
+  if (devices.empty()) return config.model.device;
+  uint64_t number = 0;
+  const size_t dash = name.rfind('-');
+  if (dash == std::string::npos || !absl::SimpleAtoi(name.substr(dash + 1), &number)) number = 0;
+  return devices[number % devices.size()];
+}
+
 absl::StatusOr<RunConfig> ParseConfig(const std::string& toml_text, const std::string& file_name,
                                       absl::Span<const std::string> overrides) {
   Parser parser(file_name);

@@ -87,6 +87,7 @@ struct RunConfig {
     int64_t kv_tokens = 65536;            // KV cache capacity, tokens
     std::string swap_mode = "recompute";  // recompute, in_place, drain
     int64_t threads = 1;                  // compute threads of each server
+    std::vector<std::string> devices;     // of servers 0, 1, ... in turn; empty = model.device
   } rollout;
 
   struct Learner {
@@ -108,8 +109,8 @@ struct RunConfig {
     int64_t updates_per_batch = 1;  // optimizer steps over the same batch
     int64_t token_budget = 8192;    // tokens per micro-batch
     int64_t logit_chunk = 1024;     // rows of logits that exist at once
-    int64_t threads = 0;  // 0 = one a core
-    int64_t checkpoint_every = 4;  // steps; the last step always
+    int64_t threads = 0;            // 0 = one a core
+    int64_t checkpoint_every = 4;   // steps; the last step always
     int64_t keep_checkpoints = 2;
     double self_check_tolerance =
         1e-4;  // largest |sampler - learner| logprob at the first step; 0 = off
@@ -154,6 +155,10 @@ struct RunConfig {
         120;  // a child that has not announced itself by then is restarted
   } supervisor;
 };
+
+// Device of the rollout server called `name`, whose number ("rollout-3") counts through
+// rollout.devices; without a number it is 0.
+std::string RolloutDevice(const RunConfig& config, const std::string& name);
 
 // A problem with one field, ready to print: "quickstart.toml:12: learner.lr: ...".
 struct ConfigIssue {

@@ -60,21 +60,33 @@ class Checker {
           "\" is not valid; valid: letters, digits, dot, dash, underscore, not starting with a "
           "dot");
     }
-    absl::string_view device = config_.model.device;
-    int index = 0;
-    const bool numbered = absl::ConsumePrefix(&device, "cuda:");
-    if (!(device == "cpu" || device == "cuda" || numbered) || (numbered && device == "cpu") ||
-        (numbered && (!absl::SimpleAtoi(device, &index) || index < 0))) {
-      Add("model.device", "\"", config_.model.device, "\" is not valid; valid: cpu, cuda, cuda:N");
+    CheckDevice("model.device", config_.model.device);
+    for (const std::string& device : config_.rollout.devices) {
+      CheckDevice("rollout.devices", device);
     }
     CheckAddress("buffer.address", config_.buffer.address);
     CheckAddress("weight_sync.address", config_.weight_sync.address);
   }
 
+  void CheckDevice(const std::string& field, const std::string& text) {
+    absl::string_view device = text;
+    int index = 0;
+    const bool numbered = absl::ConsumePrefix(&device, "cuda:");
+    if (!(device == "cpu" || device == "cuda" || numbered) || (numbered && device == "cpu") ||
+        (numbered && (!absl::SimpleAtoi(device, &index) || index < 0))) {
+      Add(field, "\"", text, "\" is not valid; valid: cpu, cuda, cuda:N");
+    }
+  }
+
   void CheckAddress(const std::string& field, const std::string& address) {
     if (address.empty()) return;
-    if (const auto parsed = ParseHostPort(address); !parsed.ok()) {
+    const auto parsed = ParseHostPort(address);
+    if (!parsed.ok()) {
       Add(field, parsed.status().message());
+    } else if (parsed->port == 0) {
+      // Another port after every restart, which nobody would be told of.
+      Add(field, "\"", address, "\" names no port; valid: a port from 1 to 65535, or empty for a ",
+          "free one");
     }
   }
 
@@ -109,10 +121,10 @@ class Checker {
           config_.buffer.max_staleness,
           ": groups would be sampled to be dropped; valid: at most max_staleness");
     }
-    if (config_.weight_sync.heartbeat_seconds >= config_.weight_sync.member_timeout_seconds) {
+    if (2 * config_.weight_sync.heartbeat_seconds > config_.weight_sync.member_timeout_seconds) {
       Add("weight_sync.heartbeat_seconds", config_.weight_sync.heartbeat_seconds,
-          " is not below weight_sync.member_timeout_seconds ",
-          config_.weight_sync.member_timeout_seconds, "; every member would be removed");
+          " is more than half of weight_sync.member_timeout_seconds ",
+          config_.weight_sync.member_timeout_seconds, "; members would be removed between two");
     }
     if (config_.supervisor.backoff_seconds > config_.supervisor.max_backoff_seconds) {
       Add("supervisor.backoff_seconds", config_.supervisor.backoff_seconds,

@@ -169,6 +169,9 @@ void AddRollout(std::vector<ConfigField>& fields) {
                         "it, drain = finish first.",
                         {"recompute", "in_place", "drain"}));
   fields.push_back(Number(FIELD(rollout.threads), {1, 1024}, "Compute threads of each server."));
+  fields.push_back(Text(FIELD(rollout.devices),
+                        "Devices of the servers rollout-0, rollout-1, ... in turn; empty = "
+                        "model.device for all."));
 }
 
 void AddLearner(std::vector<ConfigField>& fields) {

@@ -81,10 +81,11 @@ absl::StatusOr<SwapMode> ParseSwapMode(const std::string& text) {
 
 absl::StatusOr<std::unique_ptr<Engine>> StartEngine(const Role& role, const ModelConfig& model) {
   const RunConfig::Rollout& config = role.config.rollout;
-  MR_ASSIGN_OR_RETURN(const at::Device device,
-                      CatchTorch("model.device", [&]() -> absl::StatusOr<at::Device> {
-                        return at::Device(role.config.model.device);
-                      }));
+  MR_ASSIGN_OR_RETURN(
+      const at::Device device,
+      CatchTorch("rollout.devices or model.device", [&]() -> absl::StatusOr<at::Device> {
+        return at::Device(RolloutDevice(role.config, role.flags.name));
+      }));
   // The values do not matter: the learner publishes version 0 before anything is sampled.
   MR_ASSIGN_OR_RETURN(auto transformer, Transformer::Create(model, /*seed=*/0, device));
   Engine::Options options;

@@ -83,6 +83,17 @@ TEST(ConfigTest, PrintedConfigReadsBackToTheSame) {
   EXPECT_EQ(again.learner.lr, config.learner.lr);
 }
 
+TEST(ConfigTest, RolloutServersTakeTheirDevicesInTurn) {
+  RunConfig config;
+  config.model.device = "cuda:0";
+  EXPECT_EQ(RolloutDevice(config, "rollout-3"), "cuda:0");
+  config.rollout.devices = {"cuda:1", "cuda:2"};
+  EXPECT_EQ(RolloutDevice(config, "rollout-0"), "cuda:1");
+  EXPECT_EQ(RolloutDevice(config, "rollout-3"), "cuda:2");
+  EXPECT_EQ(RolloutDevice(config, "my-host-rollout-4"), "cuda:1");
+  EXPECT_EQ(RolloutDevice(config, "late"), "cuda:1");
+}
+
 struct BadCase {
   std::string name;
   std::string toml;
@@ -176,10 +187,22 @@ INSTANTIATE_TEST_SUITE_P(
                 {},
                 {"q.toml:4: weight_sync.transport: \"nccl\" is not valid; valid: auto, tcp"}},
         BadCase{"Device", Join("[model]\ndevice = \"gpu\"\n"), {}, {"valid: cpu, cuda, cuda:N"}},
+        BadCase{"RolloutDevice",
+                Join("devices = [\"cuda:0\", \"gpu\"]\n"),
+                {},
+                {"q.toml:3: rollout.devices: \"gpu\" is not valid; valid: cpu, cuda, cuda:N"}},
         BadCase{"Address",
                 Join("[buffer]\naddress = \"somewhere\"\n"),
                 {},
                 {"q.toml:4: buffer.address: address \"somewhere\": no port"}},
+        BadCase{"AddressWithoutPort",
+                Join("[buffer]\naddress = \"127.0.0.1:0\"\n"),
+                {},
+                {"q.toml:4: buffer.address: \"127.0.0.1:0\" names no port; valid: a port from 1"}},
+        BadCase{"Heartbeat",
+                Join("[weight_sync]\nheartbeat_seconds = 16\nmember_timeout_seconds = 30\n"),
+                {},
+                {"q.toml:4: weight_sync.heartbeat_seconds: 16 is more than half of"}},
         BadCase{"RunName", Join("[run]\nname = \"a/b\"\n"), {}, {"q.toml:4: run.name: \"a/b\""}},
         BadCase{"OverrideOfAnUnknownField",
                 kSmall,
