@@ -1,5 +1,11 @@
 #include "cli/run_dir.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -19,12 +25,15 @@
 namespace millrace {
 namespace {
 
+constexpr char kLockFile[] = "run.lock";
+
 // What may differ between two lives of a run: how long, with how many hands, how patiently.
 bool MayChange(const ConfigField& field) {
   static const auto* const kFields = new std::set<std::string>{"run.dir",
                                                                "run.steps",
                                                                "rollout.servers",
                                                                "rollout.threads",
+                                                               "rollout.devices",
                                                                "learner.threads",
                                                                "buffer.address",
                                                                "learner.checkpoint_every",
@@ -77,6 +86,43 @@ std::string Absolute(const std::string& path) {
 
 }  // namespace
 
+absl::StatusOr<RunLock> RunLock::Take(const std::string& dir) {
+  const std::string path = JoinPath(dir, kLockFile);
+  RunLock lock;
+  // Children do not inherit it: one that outlives its supervisor for a moment must not hold it.
+  lock.fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (lock.fd_ < 0) {
+    return absl::PermissionDeniedError(absl::StrCat("opening ", path, ": ", std::strerror(errno)));
+  }
+  if (flock(lock.fd_, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) {
+      return absl::UnavailableError(absl::StrCat("locking ", path, ": ", std::strerror(errno)));
+    }
+    char pid[32] = {};
+    const bool known = pread(lock.fd_, pid, sizeof(pid) - 1, 0) > 0;
+    return absl::AlreadyExistsError(absl::StrCat(
+        "run directory ", dir, " is in use by another millrace (process ", known ? pid : "unknown",
+        "); wait for it, stop it, or choose another directory with --run-dir"));
+  }
+  // Only for that message: a full disk is somebody else's error to report.
+  const std::string pid = std::to_string(getpid());
+  if (ftruncate(lock.fd_, 0) == 0) {
+    [[maybe_unused]] const ssize_t n = pwrite(lock.fd_, pid.data(), pid.size(), 0);
+  }
+  return lock;
+}
+
+RunLock::RunLock(RunLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+
+RunLock& RunLock::operator=(RunLock&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+RunLock::~RunLock() {
+  if (fd_ >= 0) close(fd_);  // lets go of the lock
+}
+
 absl::StatusOr<RunDir> PrepareRunDir(RunConfig config, const std::string& dir, absl::Time now) {
   RunDir run;
   run.path = dir.empty() ? config.run.dir : dir;
@@ -94,7 +140,7 @@ absl::StatusOr<RunDir> PrepareRunDir(RunConfig config, const std::string& dir, a
   }
   if (FileExists(run.path)) {
     MR_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDirectory(run.path));
-    if (!names.empty()) {
+    if (!names.empty() && names != std::vector<std::string>{kLockFile}) {
       MR_RETURN_IF_ERROR(CheckSameRun(run.path, config));
       MR_RETURN_IF_ERROR(CheckNotFinished(run.path, config));
       run.resumed = true;
@@ -104,6 +150,7 @@ absl::StatusOr<RunDir> PrepareRunDir(RunConfig config, const std::string& dir, a
     return absl::Status(status.code(), absl::StrCat("run directory ", run.path,
                                                     " cannot be used: ", status.message()));
   }
+  MR_ASSIGN_OR_RETURN(run.lock, RunLock::Take(run.path));
   MR_RETURN_IF_ERROR(WriteFileAtomically(JoinPath(run.path, "config.toml"), PrintConfig(config)));
   MR_RETURN_IF_ERROR(MakeDirectories(JoinPath(run.path, "logs")));
   // A summary says that a run is over; this one goes on.

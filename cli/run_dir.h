@@ -13,15 +13,32 @@
 
 namespace millrace {
 
+// A run directory is worked in by one `millrace train` at a time: holds run.lock in it, which says
+// who, until it is destroyed or the process ends in whatever way. Movable.
+class RunLock {
+ public:
+  // ALREADY_EXISTS names the process that has it.
+  static absl::StatusOr<RunLock> Take(const std::string& dir);
+  RunLock() = default;
+  RunLock(RunLock&& other) noexcept;
+  RunLock& operator=(RunLock&& other) noexcept;
+  ~RunLock();
+
+ private:
+  int fd_ = -1;
+};
+
 struct RunDir {
   std::string path;
   RunConfig config;  // as written to config.toml: run.dir set, model.path absolute
   bool resumed = false;
+  RunLock lock;
 };
 
 // Makes (or takes up again) the directory `dir`, or config.run.dir, or runs/<name>-<time of `now`>.
 // A non-empty one is refused unless it holds the same run: the same config but for fields that may
 // change between two lives of a run (steps, servers, threads, ...); the error names the field.
+// Refused too while another process works in it; nothing in it is touched then.
 // PERMISSION_DENIED and the like name a directory that cannot be written.
 absl::StatusOr<RunDir> PrepareRunDir(RunConfig config, const std::string& dir, absl::Time now);
 

@@ -1,9 +1,11 @@
 #include "cli/run_dir.h"
 
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_cat.h"
 #include "tests/cli/temp_dir_test.h"
 
 namespace millrace {
@@ -63,6 +65,28 @@ TEST_F(RunDirTest, AnotherRunIsRefusedByFieldAndLeftAsItWas) {
       StatusIs(absl::StatusCode::kAlreadyExists,
                AllOf(HasSubstr(Path("run")), HasSubstr("learner.lr was 1e-05 and is now 0.5"))));
   EXPECT_EQ(LoadConfig(Path("run/config.toml"))->learner.lr, 1e-5);
+}
+
+TEST_F(RunDirTest, ARunThatIsWorkedInIsRefusedByProcessAndLeftAsItWas) {
+  RunConfig config;
+  ASSERT_OK_AND_ASSIGN(RunDir first, PrepareRunDir(config, Path("run"), kNow));
+  Write("run/endpoints/buffer.json", "{}");
+  config.run.steps = 99;
+  EXPECT_THAT(PrepareRunDir(config, Path("run"), kNow).status(),
+              StatusIs(absl::StatusCode::kAlreadyExists,
+                       AllOf(HasSubstr(Path("run")), HasSubstr("in use"),
+                             HasSubstr(absl::StrCat("process ", getpid())))));
+  EXPECT_TRUE(FileExists(Path("run/endpoints/buffer.json")));
+  EXPECT_EQ(LoadConfig(Path("run/config.toml"))->run.steps, 16);
+  first.lock = RunLock();
+  EXPECT_OK(PrepareRunDir(config, Path("run"), kNow).status());
+}
+
+TEST_F(RunDirTest, ADirectoryThatWasOnlyLockedIsNew) {
+  ASSERT_OK(MakeDirectories(Path("run")));
+  Write("run/run.lock", "1");
+  ASSERT_OK_AND_ASSIGN(const RunDir run, PrepareRunDir(RunConfig(), Path("run"), kNow));
+  EXPECT_FALSE(run.resumed);
 }
 
 TEST_F(RunDirTest, AFolderOfSomethingElseIsRefused) {
