@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/clock.h"
 #include "common/files.h"
 #include "common/net_util.h"
@@ -166,9 +167,10 @@ void Supervisor::LookForEndpoint(Child& child) {
 
 absl::Status Supervisor::OnExit(Child& child, const ChildExit& exit, bool too_slow) {
   child.process.reset();
+  // The learner writes the summary before it ends and before it tells the others that the run is
+  // over. Without one, a clean exit is that of a child that somebody else told to stop.
   const bool finished = FileExists(JoinPath(options_.run_dir, "summary.json"));
-  // The learner writes the summary before it tells the others that the run is over.
-  if (exit.ok() && (&child == &learner() || finished)) {
+  if (exit.ok() && finished) {
     child.state = State::kEnded;
     Event("child_finished", child, "");
     return absl::OkStatus();
@@ -185,7 +187,9 @@ absl::Status Supervisor::OnExit(Child& child, const ChildExit& exit, bool too_sl
         child.name, " ", how, "; not started again: ", decision.reason, ". Last lines of ",
         LogPath(child), ":\n", LastLines(LogPath(child), kLogLines)));
   }
-  Notice(absl::StrCat(child.name, " ", how, "; starting it again in ",
+  // An error's last words say more than its code.
+  const std::string why = exit.code != 0 ? LastLines(LogPath(child), 1) : "";
+  Notice(absl::StrCat(child.name, " ", how, why.empty() ? "" : ": ", why, "; starting it again in ",
                       absl::FormatDuration(absl::Trunc(decision.delay, absl::Milliseconds(1))),
                       " (log: ", LogPath(child), ")"));
   child.state = State::kWaiting;
@@ -204,13 +208,22 @@ void Supervisor::Stop(const std::vector<Child*>& children) {
   for (Child* child : children) {
     if (child->process.has_value()) child->process->Signal(SIGTERM);
   }
-  const absl::Time deadline = Now() + options_.stop_grace;
+  const absl::Time begin = Now();
+  bool told = false;
   while (true) {
-    bool running = false;
+    std::vector<std::string> running;
     for (Child* child : children) {
-      running = running || (child->process.has_value() && !child->process->Poll().has_value());
+      if (child->process.has_value() && !child->process->Poll().has_value()) {
+        running.push_back(child->name);
+      }
     }
-    if (!running || Now() > deadline) break;
+    if (running.empty() || Now() - begin > options_.stop_grace) break;
+    if (!told && Now() - begin > options_.tell_after) {
+      told = true;
+      Notice(absl::StrCat("waiting for ", absl::StrJoin(running, ", "), " to end, at most ",
+                          absl::FormatDuration(options_.stop_grace),
+                          "; a second Ctrl-C kills all at once, back to the last checkpoint"));
+    }
     SampleMemory();
     absl::SleepFor(absl::Milliseconds(20));
   }

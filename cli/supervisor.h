@@ -32,7 +32,9 @@ class Supervisor {
     std::function<bool(absl::Duration)> wait_for_stop;
     std::function<void()> tick;                           // several times a second; may be empty
     std::function<void(const std::string& line)> notice;  // something the user should know
-    absl::Duration stop_grace = absl::Seconds(30);        // between SIGTERM and SIGKILL
+    // Between SIGTERM and SIGKILL: the learner ends its step and writes a checkpoint.
+    absl::Duration stop_grace = absl::Seconds(120);
+    absl::Duration tell_after = absl::Seconds(5);  // who is still waited for
   };
   explicit Supervisor(Options options);
 

@@ -79,6 +79,7 @@ class SupervisorTest : public TempDirTest {
     options.tick = std::move(tick);
     options.notice = [this](const std::string& line) { notices_.push_back(line); };
     options.stop_grace = grace_;
+    options.tell_after = grace_ / 10;
     Supervisor supervisor(std::move(options));
     absl::StatusOr<RunEnd> end = supervisor.Run();
     peaks_ = supervisor.peak_memory_bytes();
@@ -113,7 +114,10 @@ class SupervisorTest : public TempDirTest {
   bool Announced(const std::string& name) {
     return FileExists(Path("run/endpoints/" + name + ".json"));
   }
-  void FinishLearner() { Write("run/learner.exit", "0"); }
+  void FinishLearner() {
+    Write("run/summary.json", "{}");
+    Write("run/learner.exit", "0");
+  }
 
   RunConfig config_;
   bool stop_ = false;
@@ -229,6 +233,34 @@ TEST_F(SupervisorTest, ARolloutServerThatEndsCleanlyBeforeTheRunDoesIsRestarted)
               IsOkAndHolds(RunEnd::kFinished));
 }
 
+TEST_F(SupervisorTest, ALearnerThatEndsCleanlyWithoutASummaryIsRestarted) {
+  bool ended = false;
+  EXPECT_THAT(Run([&] {
+                if (!ended && Announced("rollout-0") && Announced("rollout-1")) {
+                  Write("run/learner.exit", "0");
+                  ended = true;
+                }
+                if (Count("learner") == 2 && Announced("learner")) FinishLearner();
+              }),
+              IsOkAndHolds(RunEnd::kFinished));
+  EXPECT_EQ(Count("learner"), 2);
+}
+
+TEST_F(SupervisorTest, ANoticeOfAnErrorHasItsLastWords) {
+  bool failed = false;
+  SetRole("rollout", absl::StrCat(kRole, kAnnounce, "echo 'no CUDA device' >&2\n", kServe));
+  EXPECT_THAT(Run([&] {
+                if (!failed && Announced("rollout-0") && Announced("rollout-1")) {
+                  Write("run/rollout-0.exit", "1");
+                  failed = true;
+                }
+                if (Count("rollout-0") == 2 && Announced("rollout-0")) FinishLearner();
+              }),
+              IsOkAndHolds(RunEnd::kFinished));
+  EXPECT_THAT(notices_, Contains(AllOf(HasSubstr("rollout-0 exited with code 1: no CUDA device;"),
+                                       HasSubstr("starting it again"))));
+}
+
 TEST_F(SupervisorTest, ARolloutServerThatEndsAfterTheSummaryStaysEnded) {
   bool told = false;
   EXPECT_THAT(Run([&] {
@@ -264,6 +296,8 @@ TEST_F(SupervisorTest, AChildDeafToSigtermIsKilled) {
           absl::StrCat(kRole, "trap '' TERM\n", kAnnounce, "while :; do sleep 0.02; done\n"));
   EXPECT_THAT(Run([&] { stop_ = Announced("rollout-0") && Announced("rollout-1"); }),
               IsOkAndHolds(RunEnd::kStopped));
+  EXPECT_THAT(notices_, Contains(AllOf(HasSubstr("waiting for"), HasSubstr("rollout-0"),
+                                       HasSubstr("second Ctrl-C"))));
   EXPECT_THAT(notices_, Contains(HasSubstr("rollout-0 did not end within")));
 }
 
