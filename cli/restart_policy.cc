@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "common/process.h"
 
 namespace millrace {
 
@@ -31,8 +32,12 @@ void RestartPolicy::OnAnnounced() { ever_announced_ = true; }
 
 RestartPolicy::Decision RestartPolicy::OnExit(const ChildExit& exit, absl::Time now) {
   Decision decision;
-  if (exit.signal == 0 && exit.code == 2) {
+  if (exit.signal == 0 && exit.code == kExitUsage) {
     decision.reason = "its flags or config are wrong, which a restart does not cure";
+    return decision;
+  }
+  if (exit.signal == 0 && exit.code == kExitGaveUp) {
+    decision.reason = "it gave up, and would only wait as long again";
     return decision;
   }
   if (!ever_announced_ && exit.signal == 0 && ++failed_starts_ >= options_.max_failed_starts) {

@@ -43,8 +43,8 @@ class RestartPolicy {
   };
   void OnStart(absl::Time now);
   void OnAnnounced();
-  // The child ended, or was killed because it did not announce itself in time. Exit code 2 (bad
-  // flags or config) is never retried.
+  // The child ended, or was killed because it did not announce itself in time. Exit codes
+  // kExitUsage and kExitGaveUp are never retried.
   Decision OnExit(const ChildExit& exit, absl::Time now);
 
   int64_t restarts() const { return restarts_; }  // granted so far

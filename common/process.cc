@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -29,9 +30,12 @@ namespace {
 std::atomic<int> g_signals{0};
 int g_stop_event = -1;  // readable for ever after the first signal
 
-extern "C" void OnStopSignal(int) {
+constexpr char kGaveUpPayload[] = "millrace/gave_up";
+
+extern "C" void OnStopSignal(int signal) {
   const int saved = errno;
-  if (g_signals.fetch_add(1) > 0) _exit(130);
+  // A terminal that closes may tell twice, by the kernel and by its shell.
+  if (g_signals.fetch_add(1) > 0 && signal != SIGHUP) _exit(130);
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t n = write(g_stop_event, &one, sizeof(one));
   errno = saved;
@@ -103,6 +107,9 @@ void InstallStopSignals() {
   action.sa_flags = SA_RESTART;
   sigaction(SIGTERM, &action, nullptr);
   sigaction(SIGINT, &action, nullptr);
+  struct sigaction hangup {};
+  sigaction(SIGHUP, nullptr, &hangup);
+  if (hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
   signal(SIGPIPE, SIG_IGN);  // a peer that went away is an error return, not a death
 }
 
@@ -193,13 +200,13 @@ int RunRole(int argc, char** argv, const std::string& role,
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    return app.exit(error) == 0 ? 0 : kExitUsage;
   }
   SetUpLogging(parsed.flags.name);
   absl::StatusOr<RunConfig> config = LoadRoleConfig(parsed);
   if (!config.ok()) {
     fprintf(stderr, "%s\n", std::string(config.status().message()).c_str());
-    return 2;
+    return kExitUsage;
   }
   Role r;
   r.role_ = role;
@@ -208,7 +215,7 @@ int RunRole(int argc, char** argv, const std::string& role,
   r.run_dir = r.flags.run_dir.empty() ? r.config.run.dir : r.flags.run_dir;
   if (r.run_dir.empty()) {
     fprintf(stderr, "no run directory: give --run-dir DIR, or run.dir in the config\n");
-    return 2;
+    return kExitUsage;
   }
   if (const absl::Status status = CheckWritableDirectory(r.run_dir); !status.ok()) {
     fprintf(stderr, "run directory %s cannot be used: %s\n", r.run_dir.c_str(),
@@ -221,11 +228,16 @@ int RunRole(int argc, char** argv, const std::string& role,
   const absl::Status status = body(r);
   r.http_.reset();  // serves r.metrics
   if (!status.ok()) {
-    spdlog::error("{}", status.ToString());
+    spdlog::error("{}", status.ToString(absl::StatusToStringMode::kWithNoExtraData));
     spdlog::default_logger()->flush();
-    return 1;
+    return status.GetPayload(kGaveUpPayload).has_value() ? kExitGaveUp : 1;
   }
   return 0;
+}
+
+absl::Status GaveUp(absl::Status status) {
+  if (!status.ok()) status.SetPayload(kGaveUpPayload, absl::Cord("1"));
+  return status;
 }
 
 int64_t PeakResidentBytes(int pid) {

@@ -11,7 +11,7 @@
 // --listen HOST:PORT,
 // --advertise HOST (address others reach it under; default 127.0.0.1), --metrics-port N, --buffer
 // HOST:PORT, --sync HOST:PORT. Returns 0 when the body returns OK, 1 with the error on stderr
-// otherwise, 2 for bad flags or config.
+// otherwise (kExitGaveUp when it is marked by GaveUp), 2 for bad flags or config.
 #ifndef MILLRACE_COMMON_PROCESS_H_
 #define MILLRACE_COMMON_PROCESS_H_
 
@@ -46,7 +46,7 @@ class Role {
   std::string run_dir;  // exists and is writable
   std::unique_ptr<Metrics> metrics;
 
-  // True once SIGTERM or SIGINT came; long waits check it at least every 200 ms.
+  // True once a stop signal came; long waits check it at least every 200 ms.
   bool stopping() const;
   // Waits until stopping() or `timeout`; returns stopping().
   bool WaitForStop(absl::Duration timeout) const;
@@ -68,9 +68,17 @@ class Role {
 int RunRole(int argc, char** argv, const std::string& role,
             const std::function<absl::Status(Role&)>& body);
 
+inline constexpr int kExitUsage = 2;   // bad flags or config
+inline constexpr int kExitGaveUp = 4;  // the error is marked by GaveUp
+
+// Marks an error that a new process would only run into again after as long a wait: whoever
+// supervises this one should end the run rather than restart it.
+absl::Status GaveUp(absl::Status status);
+
 // The pieces of RunRole that other programs use too.
 //
-// SIGTERM and SIGINT set a flag; a second one exits at once (130). SIGPIPE is ignored.
+// SIGTERM, SIGINT and SIGHUP (the terminal is gone; not when it was ignored, as under nohup) set a
+// flag; a second SIGTERM or SIGINT exits at once (130). SIGPIPE is ignored.
 void InstallStopSignals();
 bool StopRequested();
 // Waits until a stop signal or `timeout`; returns StopRequested().

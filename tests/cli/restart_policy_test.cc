@@ -14,6 +14,7 @@ const absl::Time kStart = absl::FromUnixSeconds(1000);
 const ChildExit kCrash{1, 0};
 const ChildExit kKilled{0, 9};
 const ChildExit kUsage{2, 0};
+const ChildExit kGaveUp{4, 0};
 const ChildExit kClean{0, 0};
 
 RestartPolicy::Options Options() {
@@ -94,6 +95,9 @@ INSTANTIATE_TEST_SUITE_P(
                     {1, false, kCrash, 4},
                     {1, false, kCrash, 8}},
                    ""},
+        PolicyCase{"AChildThatGaveUpIsNotMadeToWaitAgain",
+                   {{500, true, kCrash, 1}, {700, true, kGaveUp, -1}},
+                   "it gave up"},
         PolicyCase{"WrongFlagsOrConfigAreNeverRetried",
                    {{1, true, kUsage, -1}},
                    "flags or config are wrong"}),

@@ -9,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/files.h"
 #include "tests/testing/status_matchers.h"
@@ -43,6 +44,7 @@ class RoleTest : public ::testing::Test {
       const int fd = open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
       dup2(fd, 1);
       dup2(fd, 2);
+      signal(SIGHUP, hangup_);  // whatever this test was started under
       execv(program.c_str(), argv.data());
       _exit(127);
     }
@@ -63,6 +65,7 @@ class RoleTest : public ::testing::Test {
   }
 
   std::string dir_, config_, run_dir_;
+  sighandler_t hangup_ = SIG_DFL;
 };
 
 TEST_F(RoleTest, AnnouncesItselfAndReturnsZero) {
@@ -85,7 +88,7 @@ TEST_F(RoleTest, AnnouncesItselfAndReturnsZero) {
 }
 
 TEST_F(RoleTest, SigtermEndsItCleanly) {
-  for (const int signal : {SIGTERM, SIGINT}) {
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) {
     SCOPED_TRACE(signal);
     ASSERT_OK(RemoveRecursively(run_dir_));
     const pid_t pid = Start({"--config", config_, "--run-dir", run_dir_});
@@ -94,6 +97,34 @@ TEST_F(RoleTest, SigtermEndsItCleanly) {
     EXPECT_EQ(Wait(pid), 0) << Output();
     EXPECT_THAT(Events(), HasSubstr("stopping"));
   }
+}
+
+TEST_F(RoleTest, ATerminalThatClosesTwiceDoesNotCutTheEndShort) {
+  const pid_t pid = Start({"--config", config_, "--run-dir", run_dir_});
+  AwaitEvent(pid, "started");
+  kill(pid, SIGHUP);
+  kill(pid, SIGHUP);
+  EXPECT_EQ(Wait(pid), 0) << Output();
+  EXPECT_THAT(Events(), HasSubstr("stopping"));
+}
+
+TEST_F(RoleTest, UnderNohupAClosedTerminalChangesNothing) {
+  hangup_ = SIG_IGN;
+  const pid_t pid = Start({"--config", config_, "--run-dir", run_dir_});
+  AwaitEvent(pid, "started");
+  const std::string status = ReadFile(absl::StrCat("/proc/", pid, "/status")).value_or("");
+  const size_t ignored = status.find("SigIgn:");
+  ASSERT_NE(ignored, std::string::npos);
+  const uint64_t mask = std::stoull(status.substr(ignored + 7), nullptr, 16);
+  EXPECT_EQ(mask >> (SIGHUP - 1) & 1, 1u) << status;
+  kill(pid, SIGTERM);
+  EXPECT_EQ(Wait(pid), 0) << Output();
+}
+
+TEST_F(RoleTest, GivingUpHasAnExitCodeOfItsOwn) {
+  EXPECT_EQ(Run({"--config", config_, "--run-dir", run_dir_, "--set", "run.name=give-up"}),
+            kExitGaveUp);
+  EXPECT_THAT(Output(), HasSubstr("DEADLINE_EXCEEDED: waited in vain\n"));
 }
 
 TEST_F(RoleTest, AFailedBodyIsPrintedAndReturnsOne) {
