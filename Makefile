@@ -10,7 +10,7 @@ SEED ?= 0
 RECIPES := $(basename $(notdir $(wildcard configs/recipes/*.toml)))
 PROGRAMS := millrace millrace-buffer millrace-learner millrace-rollout
 
-.PHONY: help quickstart quickstart-tiny recipe test check format programs bench proof-seeds proof-fuzz proof-tsan proof-compose clean
+.PHONY: help quickstart quickstart-tiny recipe test check format programs bench proof-seeds proof-fuzz proof-tokenizers proof-tsan proof-compose clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 28
@@ -67,6 +67,10 @@ proof-seeds: ## Three seeds of both quickstarts, table for docs/results.md
 
 proof-fuzz: ## Every fuzz target for a minute under AddressSanitizer (libFuzzer where clang-14 is, else own mutations)
 	@scripts/proof-fuzz
+
+proof-tokenizers: ## 100,000 random strings for each tokenizer layout against PyPI tokenizers
+	@cmake --preset bench > /dev/null && ninja -C build/bench tokenizer_bench
+	@scripts/proof-tokenizers
 
 proof-tsan: ## The tests without LibTorch under ThreadSanitizer
 	@cmake --preset tsan && ninja -C build/tsan && ctest --test-dir build/tsan --output-on-failure

@@ -41,8 +41,9 @@ struct RenderedChat {
   std::string text;
   std::vector<int32_t> ids;
   // One a token: 1 = the assistant's. Of the spans that the template marks with {% generation %};
-  // where it marks none, from the first to the last character that comes from an assistant message,
-  // and the special token that directly follows (the end of its turn).
+  // where it marks none, from the first character that comes from an assistant message to the
+  // special token that ends its turn; where no special token follows before the next message, to
+  // its last character.
   std::vector<uint8_t> assistant_mask;
 };
 // UNIMPLEMENTED names what the template uses and millrace does not know, with its line;

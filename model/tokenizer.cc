@@ -1,7 +1,7 @@
 #include "model/tokenizer.h"
 
 #include <algorithm>
-#include <cstdlib>
+#include <map>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -9,11 +9,12 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "common/files.h"
 #include "common/status_macros.h"
 #include "model/byte_level.h"
-#include "model/chat_format.h"
+#include "model/jinja/template.h"
 #include "model/tokenizer_json.h"
 
 namespace millrace {
@@ -118,10 +119,11 @@ struct Tokenizer::Impl {
   AddedTokenFinder raw_finder, normalized_finder;
   TokenizerConfig config;
   int32_t eos_id = -1;
-  std::string default_system_prompt;
+  std::map<std::string, absl::StatusOr<std::shared_ptr<const jinja::Template>>> chat_templates;
   std::vector<std::pair<std::string, std::string>> files;  // name, contents
 
   void Index();
+  void ReadTemplates();
   absl::Status ReadFiles(const std::string& dir);
   void Encode(const Segment& whole, Sink sink) const;
   void EncodeSegment(const Segment& segment, bool first, Sink sink) const;
@@ -151,6 +153,22 @@ void Tokenizer::Impl::Index() {
   }
   raw_finder.Finish();
   normalized_finder.Finish();
+  ReadTemplates();
+}
+
+void Tokenizer::Impl::ReadTemplates() {
+  if (config.chat_templates.empty() && added_ids.count("<|im_start|>") > 0 &&
+      added_ids.count("<|im_end|>") > 0) {
+    config.chat_templates["default"] = kChatMl;
+  }
+  for (const auto& [name, source] : config.chat_templates) {
+    auto parsed = jinja::Template::Parse(source);
+    if (!parsed.ok()) {
+      parsed = absl::Status(parsed.status().code(), absl::StrCat("chat template \"", name, "\", ",
+                                                                 parsed.status().message()));
+    }
+    chat_templates.emplace(name, std::move(parsed));
+  }
 }
 
 void Tokenizer::Impl::Encode(const Segment& whole, Sink sink) const {
@@ -262,10 +280,6 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& di
                                                      "\" is not a token"));
     }
   }
-  const auto& templates = tokenizer->impl_->config.chat_templates;
-  const auto chat = templates.find("default");
-  tokenizer->impl_->default_system_prompt =
-      DefaultSystemPrompt(chat == templates.end() ? "" : chat->second);
   return tokenizer;
 }
 
@@ -343,23 +357,20 @@ int32_t Tokenizer::eos_id() const { return impl_->eos_id; }
 
 const TokenizerConfig& Tokenizer::config() const { return impl_->config; }
 
-const std::string& Tokenizer::default_system_prompt() const { return impl_->default_system_prompt; }
-
-absl::Status Tokenizer::CheckChatFormat() const {
-  const auto chat = impl_->config.chat_templates.find("default");
-  if (chat != impl_->config.chat_templates.end() &&
-      !absl::StrContains(chat->second, "<|im_start|>")) {
-    return absl::UnimplementedError(
-        "the tokenizer's chat_template is not ChatML (no <|im_start|>)");
-  }
-  for (const char* name : {"<|im_start|>", "<|im_end|>"}) {
-    if (TokenId(name) < 0) {
-      return absl::UnimplementedError(absl::StrCat("the vocabulary has no ", name,
-                                                   " token, which the ChatML chat format needs"));
-    }
-  }
-  return absl::OkStatus();
+absl::StatusOr<std::shared_ptr<const jinja::Template>> Tokenizer::ChatTemplate(
+    const std::string& name) const {
+  const auto it = impl_->chat_templates.find(name);
+  if (it != impl_->chat_templates.end()) return it->second;
+  std::vector<std::string> names;
+  for (const auto& [known, chat] : impl_->chat_templates) names.push_back(known);
+  return absl::FailedPreconditionError(
+      names.empty() ? "the model has no chat template (in tokenizer_config.json or "
+                      "chat_template.jinja)"
+                    : absl::StrCat("the model has no chat template \"", name, "\" (it has ",
+                                   absl::StrJoin(names, ", "), ")"));
 }
+
+absl::Status Tokenizer::CheckChatFormat() const { return ChatTemplate("default").status(); }
 
 absl::Status Tokenizer::Save(const std::string& dir) const {
   MR_RETURN_IF_ERROR(MakeDirectories(dir));

@@ -18,6 +18,9 @@
 namespace millrace {
 
 struct TokenizerConfig;
+namespace jinja {
+class Template;
+}
 
 class Tokenizer {
  public:
@@ -58,13 +61,14 @@ class Tokenizer {
   int32_t TokenId(absl::string_view token) const;
   bool IsSpecial(int32_t id) const;
   int32_t eos_id() const;  // -1 = none
-  // System prompt that the chat template adds to a conversation without one; empty = none.
-  const std::string& default_system_prompt() const;
   // Special tokens and chat templates by name.
   const TokenizerConfig& config() const;
-  // OK when there is a chat template that millrace can run; else UNIMPLEMENTED or
-  // FAILED_PRECONDITION with the reason. A tokenizer without a template that has <|im_start|> and
-  // <|im_end|> speaks ChatML.
+  // The chat template called `name` ("default" where there is one). A tokenizer without templates
+  // that has <|im_start|> and <|im_end|> speaks plain ChatML. FAILED_PRECONDITION when there is no
+  // such template, else the error of model/jinja, naming what is not supported and its line.
+  absl::StatusOr<std::shared_ptr<const jinja::Template>> ChatTemplate(
+      const std::string& name) const;
+  // Whether there is a chat template that can be run.
   absl::Status CheckChatFormat() const;
   // Copies/writes tokenizer.json, tokenizer_config.json (and what else was loaded beside them) into
   // dir.
@@ -105,7 +109,7 @@ absl::StatusOr<std::vector<int32_t>> EncodeChat(const Tokenizer& tokenizer,
 // post-processor adds.
 absl::StatusOr<std::vector<int32_t>> EncodeProblem(const Tokenizer& tokenizer,
                                                    const Problem& problem);
-// Ids that end a turn: config eos ids plus <|im_end|> when the vocabulary has it.
+// Ids that end a turn: config eos ids plus <|im_end|> and <|eot_id|> when the vocabulary has them.
 std::vector<int32_t> StopIds(const Tokenizer& tokenizer, const std::vector<int32_t>& eos_ids);
 
 }  // namespace millrace

@@ -238,6 +238,10 @@ absl::StatusOr<TokenizerConfig> ParseTokenizerConfig(const std::string& text,
   return config;
 }
 
+const char* const kChatMl =
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' "
+    "+ '\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+
 std::string ByteTokenizerJson() {
   TokenizerJsonParts parts;
   for (int byte = 0; byte < 256; ++byte) {
@@ -257,15 +261,11 @@ std::string ByteTokenizerJson() {
 }
 
 std::string ByteTokenizerConfigJson() {
-  const Json json = {
-      {"tokenizer_class", "PreTrainedTokenizerFast"},
-      {"clean_up_tokenization_spaces", false},
-      {"eos_token", "<|im_end|>"},
-      {"pad_token", "<|pad|>"},
-      {"chat_template",
-       "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' "
-       "+ '\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif "
-       "%}"}};
+  const Json json = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                     {"clean_up_tokenization_spaces", false},
+                     {"eos_token", "<|im_end|>"},
+                     {"pad_token", "<|pad|>"},
+                     {"chat_template", kChatMl}};
   return json.dump(2) + "\n";
 }
 

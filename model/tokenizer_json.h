@@ -47,6 +47,9 @@ struct TokenizerConfig {
 absl::StatusOr<TokenizerConfig> ParseTokenizerConfig(const std::string& text,
                                                      const std::string& file);
 
+// The chat template of ChatML, as Qwen and SmolLM2 use it, without a default system prompt.
+extern const char* const kChatMl;
+
 // tokenizer.json of the byte tokenizer (Tokenizer::Bytes) and its tokenizer_config.json.
 std::string ByteTokenizerJson();
 std::string ByteTokenizerConfigJson();
