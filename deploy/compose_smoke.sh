@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 export COMPOSE_PROJECT_NAME=${COMPOSE_PROJECT_NAME:-millrace-smoke}
 export MILLRACE_CONFIG=${MILLRACE_CONFIG:-/opt/millrace/configs/quickstart-tiny.toml}
-export MILLRACE_SET=${MILLRACE_SET:-run.steps=120}   # long enough to scale in
+export MILLRACE_SET=${MILLRACE_SET:-run.steps=5000}   # does not end before it is taken down
 export PROMETHEUS_PORT=${PROMETHEUS_PORT:-19090}
 say() { printf 'compose: %s\n' "$*"; }
 die() { printf 'compose: %s\n' "$*" >&2; exit 1; }
