@@ -227,7 +227,9 @@ PushVerdict GroupStore::Reserve(const PushSubject& push) {
   if (it == groups_.end()) {
     const auto ended = ended_.find(push.group_id);
     if (ended == ended_.end()) {
-      return refuse("key.group_id: group ", push.group_id, " was never leased");
+      return refuse("key.group_id: group ", push.group_id,
+                    push.group_id > 0 && push.group_id < meta_.next_group_id ? " ended long ago"
+                                                                             : " was never leased");
     }
     const auto& attempts = ended->second.attempts;
     if (push.index < attempts.size() && attempts[push.index] == push.attempt) {
@@ -339,6 +341,11 @@ void GroupStore::End(Group& group) {
   const uint64_t id = group.row.group_id;
   dirty_.erase(id);
   ended_[id] = std::move(ended);
+  ended_order_.push_back(id);
+  while (ended_order_.size() > options_.remembered_groups) {
+    ended_.erase(ended_order_.front());
+    ended_order_.pop_front();
+  }
   groups_.erase(id);
 }
 

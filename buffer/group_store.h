@@ -15,7 +15,9 @@
 #ifndef MILLRACE_BUFFER_GROUP_STORE_H_
 #define MILLRACE_BUFFER_GROUP_STORE_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <set>
 #include <string>
@@ -44,6 +46,9 @@ struct GroupStoreOptions {
   bool retry_stale = false;   // a stale group's problem is given out again as a new group
   uint32_t max_attempts = 5;  // leases of one group that may run out before it is dropped
   int64_t lease_ms = 120000;
+  // The newest ended groups whose late pushes are told from repeated ones; those of older groups
+  // are refused. Bounds the memory of a long run.
+  size_t remembered_groups = 1 << 16;
   absl::Status Validate() const;
 };
 
@@ -258,6 +263,7 @@ class GroupStore {
 
   std::map<uint64_t, Group> groups_;  // all that are not in ended_
   std::unordered_map<uint64_t, Ended> ended_;
+  std::deque<uint64_t> ended_order_;                  // keys of ended_, oldest end first
   std::set<uint64_t> open_;                           // kLeased, but held by nobody now
   std::set<std::pair<int64_t, uint64_t>> deadlines_;  // kLeased and held: (ms, group)
   std::set<ReadyKey> ready_;

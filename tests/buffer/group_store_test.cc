@@ -118,6 +118,23 @@ TEST(GroupStoreTest, RefusalsNameTheFieldAndTheLimit) {
   EXPECT_THAT(store.Reserve({lease.group_id, 0, 1, 0}).reason, HasSubstr("dropped as degenerate"));
 }
 
+TEST(GroupStoreTest, OnlyTheNewestEndedGroupsAreRemembered) {
+  GroupStoreOptions options = Small();
+  options.remembered_groups = 2;
+  GroupStore store(options);
+  ASSERT_OK(store.SetVersion(0, false, 0));
+  std::vector<LeaseGrant> leases = store.Grant("a", 4, 0);
+  for (size_t i = 0; i < 3; ++i) Fill(store, leases[i], /*good=*/false);
+  const auto again = [&](const LeaseGrant& lease) {
+    return store.Reserve({lease.group_id, 0, lease.attempt, lease.problem_id});
+  };
+  EXPECT_EQ(again(leases[0]).kind, PushVerdict::kRefuse);
+  EXPECT_THAT(again(leases[0]).reason, HasSubstr("group 1 ended long ago"));
+  EXPECT_EQ(again(leases[1]).kind, PushVerdict::kDuplicate);
+  EXPECT_EQ(again(leases[2]).kind, PushVerdict::kDuplicate);
+  EXPECT_EQ(again(leases[3]).kind, PushVerdict::kAccept);  // the one that is still leased
+}
+
 TEST(GroupStoreTest, AMemberThatDidNotReachTheDiskIsMissingAgain) {
   GroupStore store(Small());
   ASSERT_OK(store.SetVersion(0, false, 0));
