@@ -1,5 +1,7 @@
 #include "model/added_tokens.h"
 
+#include <utf8proc.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -22,12 +24,18 @@ uint32_t CodeAt(absl::string_view text, size_t at) {
   return length == 0 ? 0xfffd : CodePoint(text.substr(at), length);
 }
 
+// A word character (\w): letter, mark, digit, connector or joiner.
+bool IsWord(uint32_t code) {
+  const utf8proc_category_t c = utf8proc_category(static_cast<utf8proc_int32_t>(code));
+  return (c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_NL) || c == UTF8PROC_CATEGORY_PC ||
+         code == 0x200c || code == 0x200d;
+}
+
 bool WordAround(absl::string_view text, TextRange range) {
-  const CharClasses& classes = CharClasses::Get();
-  if (range.begin > 0 && classes.IsWord(CodeAt(text, CharacterBefore(text, range.begin)))) {
+  if (range.begin > 0 && IsWord(CodeAt(text, CharacterBefore(text, range.begin)))) {
     return true;
   }
-  return range.end < text.size() && classes.IsWord(CodeAt(text, range.end));
+  return range.end < text.size() && IsWord(CodeAt(text, range.end));
 }
 
 TextRange WithSpaces(absl::string_view text, size_t done, const AddedToken& token,

@@ -29,10 +29,22 @@ constexpr Range kLaterMarks[] = {
     {0x1e08f, 0x1e08f}, {0x1e130, 0x1e136}, {0x1e2ae, 0x1e2ae}, {0x1e2ec, 0x1e2ef},
     {0x1e4ec, 0x1e4ef}};
 
-bool IsLaterMark(uint32_t code) {
-  return code >= kLaterMarks[0].first &&
-         std::any_of(std::begin(kLaterMarks), std::end(kLaterMarks),
+// The same of compatibility decompositions.
+constexpr Range kLaterCompatibility[] = {
+    {0x32ff, 0x32ff},   {0xa7f2, 0xa7f4},   {0xab69, 0xab69},
+    {0x10781, 0x10785}, {0x10787, 0x107b0}, {0x107b2, 0x107ba},
+    {0x1e030, 0x1e06d}, {0x1f16c, 0x1f16c}, {0x1fbf0, 0x1fbf9}};
+
+template <size_t n>
+bool Within(const Range (&ranges)[n], uint32_t code) {
+  return code >= ranges[0].first &&
+         std::any_of(std::begin(ranges), std::end(ranges),
                      [code](const Range& r) { return code >= r.first && code <= r.last; });
+}
+
+bool IsLater(uint32_t code, int options) {
+  return Within(kLaterMarks, code) ||
+         ((options & UTF8PROC_COMPAT) != 0 && Within(kLaterCompatibility, code));
 }
 
 void AppendMapped(absl::string_view text, int options, std::string* out) {
@@ -79,7 +91,7 @@ std::string Unicode(absl::string_view text, Normalizer::Kind form) {
   size_t begin = 0;
   for (size_t at = 0; at < text.size();) {
     const int length = std::max(1, Utf8CharacterLength(text.substr(at)));
-    if (length > 1 && IsLaterMark(CodePoint(text.substr(at), length))) {
+    if (length > 1 && IsLater(CodePoint(text.substr(at), length), options)) {
       AppendMapped(text.substr(begin, at - begin), options, &out);
       out.append(text.data() + at, length);
       begin = at + length;

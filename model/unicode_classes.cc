@@ -49,12 +49,6 @@ CharClass Classify(uint32_t code) {
     case UTF8PROC_CATEGORY_NL:
     case UTF8PROC_CATEGORY_NO:
       return CharClass::kNumber;
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-      return CharClass::kMark;
-    case UTF8PROC_CATEGORY_PC:
-      return CharClass::kConnector;
     default:
       if (Within(kNewLetters, code)) return CharClass::kLetter;
       return Within(kNewNumbers, code) ? CharClass::kNumber : CharClass::kOther;

@@ -9,7 +9,7 @@
 
 namespace millrace {
 
-enum class CharClass : uint8_t { kOther, kLetter, kNumber, kSpace, kMark, kConnector };
+enum class CharClass : uint8_t { kOther, kLetter, kNumber, kSpace };
 
 // Two-stage table over all code points.
 class CharClasses {
@@ -21,11 +21,6 @@ class CharClasses {
     return pages_[page_of_[code >> 8] * 256 + (code & 0xff)];
   }
   bool IsSpace(uint32_t code) const { return Of(code) == CharClass::kSpace; }
-  // A word character: letter, mark, number or connector (underscore).
-  bool IsWord(uint32_t code) const {
-    const CharClass c = Of(code);
-    return c != CharClass::kOther && c != CharClass::kSpace;
-  }
 
  private:
   CharClasses();
