@@ -59,7 +59,7 @@ absl::Status LearnerLoop::Run() {
   if (status.ok() && !Stopping()) return Finish();
   JoinPeriodicEval(/*cancel=*/true);
   // Told to stop, or failed: what was learned since the last checkpoint is kept if it can be.
-  if (trainer_ != nullptr && state_.step > std::max<int64_t>(saved_step_, 0)) {
+  if (trainer_ != nullptr && between_steps_ && state_.step > std::max<int64_t>(saved_step_, 0)) {
     status.Update(SaveCheckpoint());
   }
   if (checkpointer_ != nullptr) status.Update(checkpointer_->Wait());
@@ -111,6 +111,7 @@ absl::Status LearnerLoop::OneStep(int64_t step) {
   if (!batch.ok()) return batch.status();
   enter("train", "wait_batch");
   MR_ASSIGN_OR_RETURN(StepReport report, trainer_->Step(*batch, state_.version));
+  between_steps_ = false;
   enter("publish", "train");
   const int64_t trained_on = state_.version;
   MR_RETURN_IF_ERROR(Publish(state_.version + 1));
@@ -135,6 +136,7 @@ absl::Status LearnerLoop::OneStep(int64_t step) {
                seconds["total"]);
   MR_RETURN_IF_ERROR(WriteStepLine(*batch, report, seconds));
   // After its line: a step that is in a checkpoint is in metrics.jsonl.
+  between_steps_ = true;
   if (snapshot != nullptr) {
     checkpointer_->Write(std::move(snapshot));
     saved_step_ = step;
@@ -196,6 +198,9 @@ absl::Status LearnerLoop::WriteStepLine(const Batch& batch, const StepReport& re
 absl::Status LearnerLoop::Publish(int64_t version) {
   time_.Enter("publish");
   const absl::Time start = Clock::Real()->Now();
+  // The buffer hears of it first: a process that dies between the two calls must not leave members
+  // with a version that the next one, which counts on from the buffer's, gives to other weights.
+  MR_RETURN_IF_ERROR(ports_.set_version(version, /*finished=*/false));
   // On the CPU the parameters themselves; elsewhere one copy of all of them.
   const at::Tensor host = model_->flat_parameters().detach().to(at::kCPU);
   const auto* bytes = static_cast<const std::byte*>(host.const_data_ptr());
@@ -208,7 +213,7 @@ absl::Status LearnerLoop::Publish(int64_t version) {
   MR_RETURN_IF_ERROR(ports_.publish(version, spans));
   state_.version = version;
   metrics_.OnPublish(version, SecondsSince(start), static_cast<int64_t>(host.nbytes()));
-  return ports_.set_version(version, /*finished=*/false);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::shared_ptr<Checkpointer::Snapshot>> LearnerLoop::TakeSnapshot() {

@@ -105,6 +105,9 @@ class LearnerLoop {
   TrainerState state_;
   std::map<std::string, double> earlier_seconds_;  // of the processes before this one
   bool resumed_ = false;
+  // False from the start of a step's training until the step is counted and logged: a checkpoint
+  // made in between would hold an update whose batch the buffer hands out again.
+  bool between_steps_ = true;
   int64_t saved_step_ = -1;  // newest checkpoint
   std::thread periodic_;
   std::atomic<bool> periodic_running_{false};

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
@@ -64,6 +65,7 @@ class FakeWorld {
     ports.publish = [this](int64_t version, absl::Span<const NamedSpan> tensors) {
       published.push_back(version);
       tensors_published = tensors.size();
+      if (version == die_publishing) return absl::AbortedError("died while publishing");
       return absl::OkStatus();
     };
     ports.wait_activated = [](int64_t, int, absl::Duration) { return absl::OkStatus(); };
@@ -88,6 +90,7 @@ class FakeWorld {
   }
 
   uint64_t fail_at = 0, starve_at = 0, stop_at = 0;  // steps; 0 = never
+  int64_t die_publishing = -1;  // version that members get, but whose Publish fails
   bool stopping = false, finished = false, told_members = false;
   std::vector<uint64_t> committed, rewound;
   std::vector<int64_t> versions, published;
@@ -203,6 +206,32 @@ TEST_F(LoopTest, ResumesFromItsCheckpointWithTheLossesOfTheRunThatNeverStopped) 
   EXPECT_EQ(Losses("run"), Losses("whole"));
   EXPECT_THAT(world.evaluations,
               ElementsAre("before sampled", "before greedy", "after sampled", "after greedy"));
+}
+
+TEST_F(LoopTest, AVersionThatMembersMayHaveIsNeverGivenToOtherWeights) {
+  for (const int64_t version : {0, 3}) {
+    SCOPED_TRACE(version);
+    const std::string name = absl::StrCat("died-", version);
+    FakeWorld world;
+    world.die_publishing = version;
+    EXPECT_FALSE(Run(world, name).ok());
+    world.die_publishing = -1;
+    ASSERT_TRUE(Run(world, name).ok());
+    EXPECT_EQ(std::set<int64_t>(world.published.begin(), world.published.end()).size(),
+              world.published.size())
+        << ::testing::PrintToString(world.published);
+  }
+}
+
+TEST_F(LoopTest, AStepThatWasTrainedButNotPublishedIsNotTrainedOnTopOfItself) {
+  FakeWorld whole;
+  ASSERT_TRUE(Run(whole, "whole").ok());
+  FakeWorld world;
+  world.die_publishing = 4;  // after the update of step 4; step 3 has no checkpoint yet
+  EXPECT_FALSE(Run(world).ok());
+  world.die_publishing = -1;
+  ASSERT_TRUE(Run(world).ok());
+  EXPECT_EQ(Losses("run"), Losses("whole"));
 }
 
 TEST_F(LoopTest, SavesWhatItLearnedWhenToldToStop) {
