@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
+#include "common/process.h"
 #include "common/status_macros.h"
 #include "spdlog/spdlog.h"
 
@@ -90,9 +91,9 @@ absl::StatusOr<Batch> LearnerLoop::AwaitBatch(int64_t step) {
     if (batch.ok() || batch.status().code() != absl::StatusCode::kDeadlineExceeded) return batch;
     if (Stopping()) return absl::CancelledError("stopping");
     if (Clock::Real()->Now() >= deadline) {
-      return absl::DeadlineExceededError(absl::StrCat(
+      return GaveUp(absl::DeadlineExceededError(absl::StrCat(
           "the learner waited ", absl::FormatDuration(patience), " for the batch of step ", step,
-          " (version ", state_.version, "); last seen: ", batch.status().message()));
+          " (version ", state_.version, "); last seen: ", batch.status().message())));
     }
   }
 }

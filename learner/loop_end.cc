@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/files.h"
+#include "common/process.h"
 #include "common/status_macros.h"
 #include "evaluation/interval.h"
 #include "learner/loop.h"
@@ -81,6 +82,7 @@ absl::Status LearnerLoop::EvaluateNow(const std::string& kind) {
     if (there) continue;
     absl::StatusOr<EvalOutcome> outcome = ports_.evaluate(MakeEvalRequest(kind, mode));
     if (absl::IsCancelled(outcome.status()) && Stopping()) return absl::OkStatus();
+    if (absl::IsDeadlineExceeded(outcome.status())) return GaveUp(outcome.status());
     if (!outcome.ok()) return outcome.status();
     metrics_.OnEval(*outcome);
     spdlog::info("learner: held-out {} {}: {:.1f} % [{:.1f}, {:.1f}]", kind, mode,

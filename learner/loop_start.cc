@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/files.h"
+#include "common/process.h"
 #include "common/status_macros.h"
 #include "evaluation/interval.h"
 #include "learner/loop.h"
@@ -194,10 +195,10 @@ absl::Status LearnerLoop::WaitForMember() {
     if (status.ok() || Stopping()) return absl::OkStatus();
     if (status.code() != absl::StatusCode::kDeadlineExceeded) return status;
     if (Clock::Real()->Now() >= deadline) {
-      return absl::DeadlineExceededError(
+      return GaveUp(absl::DeadlineExceededError(
           absl::StrCat("the learner waited ", absl::FormatDuration(patience),
                        " for a rollout server to activate version ", state_.version,
-                       "; last seen: ", status.message()));
+                       "; last seen: ", status.message())));
     }
   }
 }
