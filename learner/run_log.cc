@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <functional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -16,16 +17,18 @@ namespace {
 
 using nlohmann::json;
 
-absl::StatusOr<std::vector<json>> ReadLines(const std::string& path) {
-  std::vector<json> lines;
-  if (!FileExists(path)) return lines;
+// Calls `take` with the text and the object of every whole line, one at a time: a long run has a
+// hundred thousand.
+absl::Status ForLines(const std::string& path,
+                      const std::function<void(absl::string_view, json)>& take) {
+  if (!FileExists(path)) return absl::OkStatus();
   MR_ASSIGN_OR_RETURN(std::string text, ReadFile(path));
   for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
     json parsed = json::parse(line.begin(), line.end(), nullptr, false);
     // A process that was killed leaves at most one half line.
-    if (!parsed.is_discarded()) lines.push_back(std::move(parsed));
+    if (parsed.is_object()) take(line, std::move(parsed));
   }
-  return lines;
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -50,15 +53,14 @@ absl::Status RunLog::Append(const std::string& file, const json& line) {
 absl::Status RunLog::Cut(const std::string& file, int64_t step) {
   const std::string path = JoinPath(run_dir_, file);
   if (!FileExists(path)) return absl::OkStatus();
-  MR_ASSIGN_OR_RETURN(std::vector<json> lines, ReadLines(path));
   std::string kept;
-  for (const json& line : lines) {
+  MR_RETURN_IF_ERROR(ForLines(path, [&](absl::string_view text, const json& line) {
     const bool warm_up = line.value("phase", "") == "sft" || line.value("kind", "") == "sft";
     // A final evaluation is made anew by whoever ends the run.
-    if (step < 0 || line.value("kind", "") == "after") continue;
-    if (!warm_up && line.value("step", int64_t{0}) > step) continue;
-    absl::StrAppend(&kept, line.dump(), "\n");
-  }
+    if (step < 0 || line.value("kind", "") == "after") return;
+    if (!warm_up && line.value("step", int64_t{0}) > step) return;
+    absl::StrAppend(&kept, text, "\n");
+  }));
   return WriteFileAtomically(path, kept);
 }
 
@@ -70,7 +72,11 @@ absl::Status RunLog::CutAfter(int64_t step) {
 
 absl::StatusOr<std::vector<json>> RunLog::EvalLines() const {
   absl::MutexLock lock(&mu_);
-  return ReadLines(JoinPath(run_dir_, "eval.jsonl"));
+  std::vector<json> lines;
+  MR_RETURN_IF_ERROR(ForLines(JoinPath(run_dir_, "eval.jsonl"), [&](absl::string_view, json line) {
+    lines.push_back(std::move(line));
+  }));
+  return lines;
 }
 
 json ToJson(const EvalOutcome& o) {

@@ -198,7 +198,7 @@ TEST_F(LoopTest, ResumesFromItsCheckpointWithTheLossesOfTheRunThatNeverStopped) 
   EXPECT_THAT(world.committed, ElementsAre(2, 3));
   // What a process that was killed later might have left behind.
   std::ofstream(dir_ / "run" / "metrics.jsonl", std::ios::app)
-      << "{\"step\": 4, \"loss\": 7}\n{\"step\": 5, \"lo";
+      << "{\"step\": 4, \"loss\": 7}\n7\n{\"step\": 5, \"lo";
   world.fail_at = 0;
   ASSERT_TRUE(Run(world).ok());
   EXPECT_THAT(world.rewound, ElementsAre(0, 3));
