@@ -63,7 +63,7 @@ void LeaseLoop::State::RenewDue() {
   std::vector<uint64_t> cancel;
   {
     absl::MutexLock lock(&mu);
-    book.Renewed(due, result->deadline, Now());
+    book.Renewed(due, Nearer(result->deadline), Now());
     for (const LeaseName& name : result->lost) {
       if (!book.Wanted(name)) continue;  // ended meanwhile
       metrics.Groups("lost").Increment();
@@ -98,6 +98,20 @@ void LeaseLoop::State::ReleaseQueued() {
   metrics.Groups("released").Increment(static_cast<double>(names.size()));
   // Not repeated on failure: the leases run out by themselves.
   NoteBuffer(parts.buffer->Release(names), "Release");
+}
+
+absl::Status LeaseLoop::State::CheckStreaks() {
+  absl::MutexLock lock(&mu);
+  if (failed_groups >= options.max_failed_groups) {
+    return absl::Status(last_failure.code(),
+                        absl::StrCat(failed_groups, " groups in a row could not be sampled; last: ",
+                                     last_failure.message()));
+  }
+  if (cancelled_samples >= options.max_cancelled_samples) {
+    return absl::InternalError(absl::StrCat("the engine gave up ", cancelled_samples,
+                                            " samples in a row; its errors are in the log"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status LeaseLoop::State::SubmitReady(int64_t active) {
@@ -166,6 +180,7 @@ absl::StatusOr<bool> LeaseLoop::State::LeaseMore() {
     if (draining) {
       to_release.push_back(NameOf(lease));  // they came while Drain() was called
     } else {
+      lease.deadline = Nearer(lease.deadline);
       book.Add(std::move(lease), Now());
     }
   }
@@ -207,6 +222,8 @@ absl::StatusOr<LeaseLoop::End> LeaseLoop::Run(const std::function<absl::StatusOr
     state_->RenewDue();
     state_->GiveBackOverdue();
     state_->ReleaseQueued();
+    state_->PushReplacements();
+    MR_RETURN_IF_ERROR(state_->CheckStreaks());
     const int64_t active = state_->parts.versions->active_version();
     MR_RETURN_IF_ERROR(state_->SubmitReady(active));
     int64_t awaited;
@@ -243,6 +260,7 @@ uint32_t LeaseLoop::Drain(absl::Duration timeout) {
       if (state_->book.size() == 0 || state_->Now() >= deadline) break;
     }
     state_->RenewDue();
+    state_->PushReplacements();
     state_->AwaitWake(std::min(kSlice, deadline - state_->Now()));
   }
   std::vector<LeaseName> left;

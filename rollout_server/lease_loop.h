@@ -42,6 +42,13 @@ class LeaseLoop {
     absl::Duration version_wait = absl::Seconds(60);
     // A buffer that stays unreachable for this long ends Run() with an error.
     absl::Duration buffer_retry = absl::Seconds(600);
+    // Length of a lease (buffer.lease_seconds). The buffer's deadlines are by its own clock; one
+    // that is ahead of ours must not put a renewal off until the lease has run out there.
+    absl::Duration lease_length = absl::InfiniteDuration();
+    // So many groups in a row that cannot be sampled (their prompts are too long, say), or samples
+    // in a row that the engine gives up, end Run() with an error: more would only fill the store.
+    int64_t max_failed_groups = 64;
+    int64_t max_cancelled_samples = 1024;
   };
   // Not owned; all must outlive the loop, and the engine's and the buffer's callbacks may still
   // come after it is gone.

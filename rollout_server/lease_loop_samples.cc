@@ -25,6 +25,7 @@ void LeaseLoop::State::SubmitGroup(std::shared_ptr<const RunningGroup> group) {
   bool wanted;
   {
     absl::MutexLock lock(&mu);
+    failed_groups = 0;
     book.SetRequest(NameOf(lease), *id);
     wanted = book.Wanted(NameOf(lease));
   }
@@ -36,6 +37,11 @@ void LeaseLoop::State::FailGroup(const RunningGroup& group, const absl::Status& 
   spdlog::warn("rollout: group {} (problem {}) cannot be sampled: {}", lease.group_id,
                lease.problem_id, why.ToString());
   metrics.Groups("failed").Increment();
+  {
+    absl::MutexLock lock(&mu);
+    ++failed_groups;
+    last_failure = why;
+  }
   for (uint32_t index : lease.missing) {
     Trajectory t = FailedTrajectory(group.origin, index, group.prepared.prompt, why);
     t.created_unix_us = absl::ToUnixMicros(Now());
@@ -52,6 +58,7 @@ void LeaseLoop::State::OnSample(std::shared_ptr<const RunningGroup> group, Gener
   absl::MutexLock lock(&mu);
   const LeaseName name = NameOf(group->origin.lease);
   if (closing || !book.Wanted(name)) return;  // lost, drained
+  cancelled_samples = sample.reason == FinishReason::kCancelled ? cancelled_samples + 1 : 0;
   book.SampleEnded(name);
   to_verify.push_back({std::move(group), std::move(sample), now_us});
   wake = true;
@@ -105,16 +112,28 @@ void LeaseLoop::State::VerifyAndPush(EndedSample ended) {
 void LeaseLoop::State::Push(Trajectory trajectory) {
   metrics.Trajectories(trajectory.status).Increment();
   const TrajectoryKey key = trajectory.key;
+  const bool last = trajectory.status == TrajectoryStatus::kFailed;
+  const auto replacement =
+      last ? nullptr : std::make_shared<Trajectory>(WithoutVerdict(trajectory));
   parts.buffer->Push(std::move(trajectory),
-                     [self = shared_from_this(), key](absl::StatusOr<PushOutcome> outcome,
-                                                      const std::string& reason) {
-                       self->OnPushed(key, outcome, reason);
+                     [self = shared_from_this(), key, replacement](
+                         absl::StatusOr<PushOutcome> outcome, const std::string& reason) {
+                       self->OnPushed(key, outcome, reason, replacement.get());
                      });
+}
+
+void LeaseLoop::State::PushReplacements() {
+  std::vector<Trajectory> replacements;
+  {
+    absl::MutexLock lock(&mu);
+    replacements.swap(to_replace);
+  }
+  for (Trajectory& t : replacements) Push(std::move(t));
 }
 
 void LeaseLoop::State::OnPushed(const TrajectoryKey& key,
                                 const absl::StatusOr<PushOutcome>& outcome,
-                                const std::string& reason) {
+                                const std::string& reason, Trajectory* replacement) {
   const bool stored = outcome.ok() && *outcome != PushOutcome::kRefused;
   if (!outcome.ok()) {
     metrics.Pushes("unconfirmed").Increment();
@@ -129,6 +148,14 @@ void LeaseLoop::State::OnPushed(const TrajectoryKey& key,
   }
   absl::MutexLock lock(&mu);
   const LeaseName name{key.group_id, key.attempt};
+  if (outcome.ok() && !stored && replacement != nullptr && book.Wanted(name)) {
+    // Sampled again it would be refused again, and the group be leased for ever. Not pushed from
+    // here: this thread is the one that makes room for pushes.
+    replacement->status_detail = absl::StrCat("the buffer refused it: ", reason);
+    to_replace.push_back(std::move(*replacement));
+    wake = true;
+    return;
+  }
   const GroupBook::Ended ended = book.PushAnswered(name, stored);
   if (!ended.done) return;
   if (ended.whole) metrics.Groups("pushed").Increment();

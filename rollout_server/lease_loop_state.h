@@ -3,6 +3,7 @@
 #ifndef MILLRACE_ROLLOUT_SERVER_LEASE_LOOP_STATE_H_
 #define MILLRACE_ROLLOUT_SERVER_LEASE_LOOP_STATE_H_
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <string>
@@ -44,6 +45,7 @@ struct LeaseLoop::State : std::enable_shared_from_this<LeaseLoop::State> {
   GroupBook book ABSL_GUARDED_BY(mu);
   std::deque<EndedSample> to_verify ABSL_GUARDED_BY(mu);
   std::vector<LeaseName> to_release ABSL_GUARDED_BY(mu);
+  std::vector<Trajectory> to_replace ABSL_GUARDED_BY(mu);  // FAILED ones, for refused pushes
   bool evaluating ABSL_GUARDED_BY(mu) = false;  // at the last turn: samples that are not ours ran
   bool wake ABSL_GUARDED_BY(mu) = false;        // something happened that the loop may act on
   bool draining ABSL_GUARDED_BY(mu) = false;
@@ -51,6 +53,9 @@ struct LeaseLoop::State : std::enable_shared_from_this<LeaseLoop::State> {
   absl::Time buffer_ok_at ABSL_GUARDED_BY(mu);
   absl::Time logged_at ABSL_GUARDED_BY(mu) = absl::InfinitePast();
   absl::Status buffer_error ABSL_GUARDED_BY(mu);
+  int64_t failed_groups ABSL_GUARDED_BY(mu) = 0;      // in a row
+  int64_t cancelled_samples ABSL_GUARDED_BY(mu) = 0;  // in a row, and not by us
+  absl::Status last_failure ABSL_GUARDED_BY(mu);      // of failed_groups
 
   absl::Time Now() const { return parts.clock->Now(); }
   static LeaseName NameOf(const GroupLease& lease) { return {lease.group_id, lease.attempt}; }
@@ -59,6 +64,11 @@ struct LeaseLoop::State : std::enable_shared_from_this<LeaseLoop::State> {
   void RenewDue() ABSL_LOCKS_EXCLUDED(mu);
   void GiveBackOverdue() ABSL_LOCKS_EXCLUDED(mu);
   void ReleaseQueued() ABSL_LOCKS_EXCLUDED(mu);
+  absl::Status CheckStreaks() ABSL_LOCKS_EXCLUDED(mu);
+  absl::Time Nearer(absl::Time deadline) const {
+    return std::min(deadline, Now() + options.lease_length);
+  }
+  void PushReplacements() ABSL_LOCKS_EXCLUDED(mu);
   absl::Status SubmitReady(int64_t active) ABSL_LOCKS_EXCLUDED(mu);
   absl::StatusOr<bool> LeaseMore() ABSL_LOCKS_EXCLUDED(mu);  // true: the run is finished
   void AwaitWake(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu);
@@ -73,8 +83,9 @@ struct LeaseLoop::State : std::enable_shared_from_this<LeaseLoop::State> {
   void VerifyLoop() ABSL_LOCKS_EXCLUDED(mu);
   void VerifyAndPush(EndedSample ended) ABSL_LOCKS_EXCLUDED(mu);
   void Push(Trajectory trajectory) ABSL_LOCKS_EXCLUDED(mu);
+  // `replacement`: pushed instead when the buffer refuses this one; nullptr for a replacement.
   void OnPushed(const TrajectoryKey& key, const absl::StatusOr<PushOutcome>& outcome,
-                const std::string& reason) ABSL_LOCKS_EXCLUDED(mu);
+                const std::string& reason, Trajectory* replacement) ABSL_LOCKS_EXCLUDED(mu);
 };
 
 }  // namespace millrace

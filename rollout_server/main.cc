@@ -109,6 +109,7 @@ LeaseLoop::Options LoopOptions(const Role& role, const std::vector<int32_t>& sto
   options.stop_ids = stop_ids;
   options.max_unfinished = config.max_batch;
   options.group_size = config.group_size;
+  options.lease_length = absl::Seconds(role.config.buffer.lease_seconds);
   return options;
 }
 

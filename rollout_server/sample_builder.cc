@@ -31,6 +31,16 @@ Trajectory Start(const TrajectoryOrigin& origin, uint32_t index) {
   return t;
 }
 
+// No verdict, and no more tokens than the first of `prompt`: every trajectory has one.
+void SetFailed(absl::Span<const int32_t> prompt, Trajectory* t) {
+  prompt = prompt.subspan(0, kFailedPromptTokens);
+  t->token_ids.assign(prompt.begin(), prompt.end());
+  if (t->token_ids.empty()) t->token_ids.push_back(0);
+  t->loss_mask.assign(t->token_ids.size(), 0);
+  t->logprobs.assign(t->token_ids.size(), 0);
+  t->status = TrajectoryStatus::kFailed;
+}
+
 void SetStatus(const SampleOutcome& outcome, Trajectory* t) {
   if (outcome.sample.reason == FinishReason::kCancelled) {
     t->status = TrajectoryStatus::kAborted;
@@ -148,13 +158,23 @@ Trajectory BuildTrajectory(const TrajectoryOrigin& origin, const PreparedProblem
 Trajectory FailedTrajectory(const TrajectoryOrigin& origin, uint32_t index,
                             absl::Span<const int32_t> prompt, const absl::Status& why) {
   Trajectory t = Start(origin, index);
-  prompt = prompt.subspan(0, std::min(prompt.size(), kFailedPromptTokens));
-  t.token_ids.assign(prompt.begin(), prompt.end());
-  if (t.token_ids.empty()) t.token_ids.push_back(0);
-  t.loss_mask.assign(t.token_ids.size(), 0);
-  t.logprobs.assign(t.token_ids.size(), 0);
-  t.status = TrajectoryStatus::kFailed;
+  SetFailed(prompt, &t);
   t.status_detail = why.ToString();
+  return t;
+}
+
+Trajectory WithoutVerdict(const Trajectory& trajectory) {
+  Trajectory t;
+  t.key = trajectory.key;
+  t.task = trajectory.task;
+  t.problem_id = trajectory.problem_id;
+  t.sampling_seed = trajectory.sampling_seed;
+  t.temperature = trajectory.temperature;
+  t.server = trajectory.server;
+  t.created_unix_us = trajectory.created_unix_us;
+  const auto& mask = trajectory.loss_mask;
+  const auto prompt = static_cast<size_t>(std::find(mask.begin(), mask.end(), 1) - mask.begin());
+  SetFailed(absl::MakeConstSpan(trajectory.token_ids).first(prompt), &t);
   return t;
 }
 

@@ -68,6 +68,10 @@ Trajectory BuildTrajectory(const TrajectoryOrigin& origin, const PreparedProblem
 Trajectory FailedTrajectory(const TrajectoryOrigin& origin, uint32_t index,
                             absl::Span<const int32_t> prompt, const absl::Status& why);
 
+// What may take the place of `trajectory` when the buffer will not have it: the same member,
+// FAILED, with its first prompt tokens and nothing sampled.
+Trajectory WithoutVerdict(const Trajectory& trajectory);
+
 }  // namespace millrace
 
 #endif  // MILLRACE_ROLLOUT_SERVER_SAMPLE_BUILDER_H_

@@ -94,8 +94,9 @@ class FakeBuffer : public LeaseBuffer {
     PushOutcome outcome;
     {
       absl::MutexLock lock(&mu_);
-      outcome = refused_.count(trajectory.key.group_id) > 0 ? PushOutcome::kRefused
-                                                            : PushOutcome::kStored;
+      const bool refuse = refused_.count(trajectory.key.group_id) > 0 ||
+                          (refuse_verdicts_ && trajectory.status != TrajectoryStatus::kFailed);
+      outcome = refuse ? PushOutcome::kRefused : PushOutcome::kStored;
       pushed_.push_back(std::move(trajectory));
     }
     done(outcome, outcome == PushOutcome::kRefused ? "lease expired" : "");
@@ -121,6 +122,11 @@ class FakeBuffer : public LeaseBuffer {
   void Refuse(uint64_t group) {
     absl::MutexLock lock(&mu_);
     refused_.insert(group);
+  }
+  // As for trajectories that are too large, or whose logprobs are not finite.
+  void RefuseVerdicts() {
+    absl::MutexLock lock(&mu_);
+    refuse_verdicts_ = true;
   }
   void RenewFor(absl::Duration d) {
     absl::MutexLock lock(&mu_);
@@ -163,6 +169,7 @@ class FakeBuffer : public LeaseBuffer {
   std::deque<GroupLease> offered_ ABSL_GUARDED_BY(mu_);
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status error_ ABSL_GUARDED_BY(mu_);
+  bool refuse_verdicts_ ABSL_GUARDED_BY(mu_) = false;
   std::set<uint64_t> lost_ ABSL_GUARDED_BY(mu_), refused_ ABSL_GUARDED_BY(mu_),
       released_ ABSL_GUARDED_BY(mu_);
   std::map<uint64_t, int> renewals_ ABSL_GUARDED_BY(mu_);

@@ -101,7 +101,28 @@ TEST_F(LeaseLoopTest, RefusedPushesAreCountedAndTheGroupGoesBack) {
   Start();
   ASSERT_TRUE(engine_.EndOldest("42"));
   ASSERT_TRUE(buffer_.AwaitReleased(3));
-  EXPECT_TRUE(Serves("millrace_rollout_pushes_total{result=\"refused\"} 2"));
+  // Each of the two members, and what was to take its place.
+  EXPECT_TRUE(Serves("millrace_rollout_pushes_total{result=\"refused\"} 4"));
+}
+
+TEST_F(LeaseLoopTest, AMemberThatTheBufferWillNotHaveIsNoVerdictRatherThanSampledForEver) {
+  buffer_.RefuseVerdicts();
+  buffer_.Offer(MakeLease(3, 42));
+  Start();
+  ASSERT_TRUE(engine_.EndOldest("42"));
+  ASSERT_TRUE(buffer_.AwaitPushed(4));
+  const std::vector<Trajectory> pushed = buffer_.pushed();
+  for (size_t i = 2; i < 4; ++i) {
+    EXPECT_OK(ValidateTrajectory(pushed[i]));
+    EXPECT_EQ(pushed[i].status, TrajectoryStatus::kFailed);
+    EXPECT_EQ(pushed[i].key.group_id, 3u);
+    EXPECT_EQ(pushed[i].problem_id, 42u);
+    EXPECT_THAT(pushed[i].status_detail, HasSubstr("the buffer refused it: "));
+    EXPECT_EQ(SampledTokens(pushed[i]), 0);
+  }
+  EXPECT_NE(pushed[2].key.index, pushed[3].key.index);
+  ASSERT_OK(Stop().status());
+  EXPECT_THAT(buffer_.released(), ::testing::IsEmpty());
 }
 
 TEST_F(LeaseLoopTest, TroubleWithATaskIsNoVerdictRatherThanRewardZero) {
@@ -185,6 +206,38 @@ TEST_F(LeaseLoopTest, LeasesAreRenewedWhileTheirSamplesRun) {
   EXPECT_TRUE(buffer_.AwaitRenewals(1, 3));
   ASSERT_TRUE(engine_.EndOldest("5"));
   EXPECT_TRUE(buffer_.AwaitPushed(2));
+}
+
+TEST_F(LeaseLoopTest, ABufferWhoseClockIsAheadStillHearsOfItsLeasesInTime) {
+  options_.lease_length = absl::Milliseconds(40);
+  GroupLease lease = MakeLease(1, 5);
+  lease.deadline = absl::Now() + absl::Hours(1);
+  buffer_.RenewFor(absl::Hours(1));
+  buffer_.Offer(lease);
+  Start();
+  EXPECT_TRUE(buffer_.AwaitRenewals(1, 3));
+}
+
+TEST_F(LeaseLoopTest, GroupAfterGroupThatCannotBeSampledEndsTheRunWithTheCause) {
+  options_.max_prompt_tokens = 10;
+  options_.max_failed_groups = 3;
+  for (uint64_t group : {1, 2}) buffer_.Offer(MakeLease(group, 1234567));
+  buffer_.Offer(MakeLease(3, 5));  // one that can be sampled in between
+  for (uint64_t group : {4, 5, 6, 7}) buffer_.Offer(MakeLease(group, 1234567));
+  Start();
+  EXPECT_THAT(Join(), StatusIs(absl::StatusCode::kResourceExhausted,
+                               AllOf(HasSubstr("groups in a row could not be sampled"),
+                                     HasSubstr("rollout.max_prompt_tokens is 10"))));
+  EXPECT_EQ(engine_.requests().size(), 1u);
+}
+
+TEST_F(LeaseLoopTest, AnEngineThatGivesUpSampleAfterSampleEndsTheRun) {
+  options_.max_cancelled_samples = 4;
+  for (uint64_t group : {1, 2}) buffer_.Offer(MakeLease(group, 5));
+  Start();
+  ASSERT_TRUE(engine_.EndOldest("5", FinishReason::kCancelled));
+  ASSERT_TRUE(engine_.EndOldest("5", FinishReason::kCancelled));
+  EXPECT_THAT(Join(), StatusIs(absl::StatusCode::kInternal, HasSubstr("4 samples in a row")));
 }
 
 TEST_F(LeaseLoopTest, ALostLeaseCancelsItsRequestAndPushesNothing) {
