@@ -77,10 +77,12 @@ absl::Status SyncDirectoryOf(const std::string& path) {
   return absl::OkStatus();
 }
 
-absl::Status WritePart(const std::string& part, absl::Span<const absl::string_view> pieces) {
+absl::Status WritePart(const std::string& part,
+                       const std::function<absl::Status(const FilePieceSink&)>& write) {
   Fd fd(::open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (fd.get() < 0) return ErrnoStatus(errno, "creating", part);
-  for (absl::string_view piece : pieces) MR_RETURN_IF_ERROR(WriteAll(fd.get(), piece, part));
+  MR_RETURN_IF_ERROR(
+      write([&](absl::string_view piece) { return WriteAll(fd.get(), piece, part); }));
   if (::fsync(fd.get()) != 0) return ErrnoStatus(errno, "syncing", part);
   if (fd.Close() != 0) return ErrnoStatus(errno, "closing", part);
   return absl::OkStatus();
@@ -114,8 +116,16 @@ absl::Status WriteFileAtomically(const std::string& path, absl::string_view cont
 
 absl::Status WriteFileAtomically(const std::string& path,
                                  absl::Span<const absl::string_view> pieces) {
+  return WriteFileInPieces(path, [&](const FilePieceSink& sink) -> absl::Status {
+    for (absl::string_view piece : pieces) MR_RETURN_IF_ERROR(sink(piece));
+    return absl::OkStatus();
+  });
+}
+
+absl::Status WriteFileInPieces(const std::string& path,
+                               const std::function<absl::Status(const FilePieceSink&)>& write) {
   const std::string part = path + ".part";
-  absl::Status status = WritePart(part, pieces);
+  absl::Status status = WritePart(part, write);
   if (status.ok() && ::rename(part.c_str(), path.c_str()) != 0) {
     status = ErrnoStatus(errno, "renaming to", path);
   }
@@ -201,6 +211,15 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   return *this;
+}
+
+void MappedFile::Release(absl::Span<const std::byte> range) const {
+  if (range.empty() || data_ == nullptr) return;
+  const uintptr_t page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(range.data()) / page * page;
+  const uintptr_t end = reinterpret_cast<uintptr_t>(range.data()) + range.size();
+  // Advice: pages that stay are no error.
+  ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
 MappedFile::~MappedFile() {

@@ -4,6 +4,7 @@
 #define MILLRACE_COMMON_FILES_H_
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,11 @@ absl::Status WriteFileAtomically(const std::string& path, absl::string_view cont
 // As above with several pieces written one after another (no copy into one string).
 absl::Status WriteFileAtomically(const std::string& path,
                                  absl::Span<const absl::string_view> pieces);
+// As above with pieces that are made one after another, so that none has to be kept: `write` calls
+// its argument with each, and what it returns is returned.
+using FilePieceSink = std::function<absl::Status(absl::string_view piece)>;
+absl::Status WriteFileInPieces(const std::string& path,
+                               const std::function<absl::Status(const FilePieceSink&)>& write);
 // mkdir -p.
 absl::Status MakeDirectories(const std::string& path);
 // OK when `path` is, or can be made, a folder that this process can create files in.
@@ -38,6 +44,9 @@ class MappedFile {
   MappedFile& operator=(MappedFile&& other) noexcept;
   ~MappedFile();
   absl::Span<const std::byte> bytes() const { return {data_, size_}; }
+  // Takes the pages of `range`, a part of bytes(), out of this process's resident memory; they are
+  // read again when they are looked at again. For those who walk through a large file once.
+  void Release(absl::Span<const std::byte> range) const;
 
  private:
   const std::byte* data_ = nullptr;

@@ -59,7 +59,7 @@ absl::StatusOr<at::Tensor> Decoder::Impl::Run(absl::Span<const DecodeSequence> s
     step.push_back({sequence.kv, sequence.tokens, sequence.want_logits});
   }
   const ModelConfig& config = model->config();
-  if (options.force_operators || !model->device().is_cpu()) {
+  if (options.force_operators || !model->device().is_cpu() || config.experts > 0) {
     if (step.empty()) return at::empty({0, config.vocab_size}, model->lm_head().options());
     return DecodeWithOperators(config, model->weights(), cache, step);
   }

@@ -1,6 +1,6 @@
 // Decode forward of a Transformer's weights over a paged KV cache, batched over sequences of any
 // lengths; prefill is the same call with more tokens. No autograd. CPU: fused kernels and packed
-// projections; other devices: operators. Not thread-safe.
+// projections; other devices, and models with experts: operators. Not thread-safe.
 #ifndef MILLRACE_MODEL_DECODER_H_
 #define MILLRACE_MODEL_DECODER_H_
 
@@ -35,9 +35,10 @@ class Decoder {
 
   // Logits (R, V) of the last new token of each sequence with want_logits, in order; valid until
   // the next call, may be overwritten. On the CPU a sequence's logits are the same to the last bit
-  // whatever else is in the call and however its prompt was split. On other devices nothing waits
-  // for the device. RESOURCE_EXHAUSTED when the cache is full; then no sequence has changed.
-  // INVALID_ARGUMENT names a token outside the vocabulary.
+  // whatever else is in the call and however its prompt was split (but with experts, to rounding).
+  // On other devices nothing waits for the device but layers with experts. RESOURCE_EXHAUSTED when
+  // the cache is full; then no sequence has changed. INVALID_ARGUMENT names a token outside the
+  // vocabulary.
   absl::StatusOr<at::Tensor> Decode(absl::Span<const DecodeSequence> sequences);
   // After parameters were written in place, before the next Decode: packed copies are made anew
   // then (one pass over the weights).

@@ -8,6 +8,8 @@
 #include <limits>
 #include <vector>
 
+#include "model/experts.h"
+
 namespace millrace {
 namespace {
 
@@ -19,6 +21,7 @@ struct Part {
   int64_t first = 0, sequences = 0, tokens = 0;  // rows first .. first + sequences * tokens
   at::Tensor blocks;  // (sequences * block count) int64, padded with block 0
   at::Tensor hidden;  // (sequences, 1, 1, tokens, length) bool: not to be seen
+  at::Tensor far;     // the same for layers with a window; undefined when there are none
 };
 
 struct Inputs {
@@ -32,8 +35,15 @@ at::Tensor Longs(const std::vector<int64_t>& values) {
   return at::tensor(values, at::TensorOptions().dtype(at::kLong));
 }
 
-// One part from sequences [begin, end) that all have `tokens` new ones.
-Part MakePart(absl::Span<const StepSequence> sequences, int64_t first, at::Device device) {
+struct Target {
+  at::Device device;
+  int64_t window;  // of the layers that have one; 0 = none
+};
+
+// One part from sequences that all have as many new tokens.
+Part MakePart(absl::Span<const StepSequence> sequences, int64_t first, const Target& target) {
+  const at::Device device = target.device;
+  const int64_t window = target.window;
   Part part;
   part.first = first;
   part.sequences = static_cast<int64_t>(sequences.size());
@@ -43,17 +53,24 @@ Part MakePart(absl::Span<const StepSequence> sequences, int64_t first, at::Devic
   std::vector<int64_t> table;
   const int64_t length = static_cast<int64_t>(blocks) * KvCache::kBlockTokens;
   at::Tensor hidden = at::ones({part.sequences, 1, 1, part.tokens, length}, at::kBool);
+  at::Tensor far = window > 0 ? hidden.clone() : at::Tensor();
   bool* h = hidden.data_ptr<bool>();
+  bool* f = window > 0 ? far.data_ptr<bool>() : nullptr;
   for (const StepSequence& s : sequences) {
     for (size_t b = 0; b < blocks; ++b) {
       table.push_back(b < s.kv->blocks().size() ? s.kv->blocks()[b] : s.kv->blocks()[0]);
     }
     for (int64_t t = 0; t < part.tokens; ++t, h += length) {
-      std::fill(h, h + s.kv->length() - part.tokens + t + 1, false);
+      const int64_t seen = s.kv->length() - part.tokens + t + 1;
+      std::fill(h, h + seen, false);
+      if (f == nullptr) continue;
+      std::fill(f + std::max<int64_t>(0, seen - window), f + seen, false);
+      f += length;
     }
   }
   part.blocks = Longs(table).to(device, /*non_blocking=*/true);
   part.hidden = hidden.to(device, /*non_blocking=*/true);
+  if (window > 0) part.far = far.to(device, /*non_blocking=*/true);
   return part;
 }
 
@@ -67,6 +84,7 @@ Inputs MakeInputs(const ModelConfig& config, absl::Span<const StepSequence> sequ
     }
   }
   Inputs in;
+  const Target target = {device, config.sliding_window};
   std::vector<int64_t> ids, block, slot, position, last(sequences.size());
   std::vector<StepSequence> single;
   for (int64_t i : order) {
@@ -75,7 +93,7 @@ Inputs MakeInputs(const ModelConfig& config, absl::Span<const StepSequence> sequ
     if (count == 1) {
       single.push_back(s);
     } else {
-      in.parts.push_back(MakePart({&s, 1}, static_cast<int64_t>(ids.size()), device));
+      in.parts.push_back(MakePart({&s, 1}, static_cast<int64_t>(ids.size()), target));
     }
     for (int64_t t = 0; t < count; ++t) {
       const int64_t p = s.kv->length() - count + t;
@@ -86,7 +104,7 @@ Inputs MakeInputs(const ModelConfig& config, absl::Span<const StepSequence> sequ
     }
     last[i] = static_cast<int64_t>(ids.size()) - 1;
   }
-  if (!single.empty()) in.parts.push_back(MakePart(single, 0, device));
+  if (!single.empty()) in.parts.push_back(MakePart(single, 0, target));
   std::vector<int64_t> logit_rows;
   for (size_t i = 0; i < sequences.size(); ++i) {
     if (sequences[i].want_logits) logit_rows.push_back(last[i]);
@@ -95,13 +113,13 @@ Inputs MakeInputs(const ModelConfig& config, absl::Span<const StepSequence> sequ
   at::Tensor angles = at::empty({2, rows, 1, half}, at::kFloat);
   float* cos = angles.data_ptr<float>();
   float* sin = cos + rows * half;
+  const std::vector<double> frequencies = RopeFrequencies(config.rope, config.head_dim);
+  const double factor = config.rope.attention_factor;
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t i = 0; i < half; ++i) {
-      const double angle = static_cast<double>(position[r]) *
-                           std::pow(config.rope_theta, -2.0 * static_cast<double>(i) /
-                                                           static_cast<double>(config.head_dim));
-      cos[r * half + i] = static_cast<float>(std::cos(angle));
-      sin[r * half + i] = static_cast<float>(std::sin(angle));
+      const double angle = static_cast<double>(position[r]) * frequencies[i];
+      cos[r * half + i] = static_cast<float>(std::cos(angle) * factor);
+      sin[r * half + i] = static_cast<float>(std::sin(angle) * factor);
     }
   }
   angles = angles.to(device, /*non_blocking=*/true);
@@ -130,8 +148,9 @@ at::Tensor Rotate(const at::Tensor& x, const Inputs& in) {
 }
 
 // q (M, heads, head_dim) against the cached keys and values of one layer; (M, heads * head_dim).
-at::Tensor Attend(const ModelConfig& config, const Inputs& in, const at::Tensor& q,
-                  const at::Tensor& keys, const at::Tensor& values) {
+at::Tensor Attend(const ModelConfig& config, const Inputs& in, const at::Tensor& q, KvCache* cache,
+                  int64_t layer) {
+  const at::Tensor &keys = cache->keys(layer), &values = cache->values(layer);
   const int64_t kv = config.kv_heads, per_kv = config.heads / kv, d = config.head_dim;
   at::Tensor out = at::empty_like(q);
   for (const Part& part : in.parts) {
@@ -149,7 +168,8 @@ at::Tensor Attend(const ModelConfig& config, const Inputs& in, const at::Tensor&
                                 .view({n, t, kv, per_kv, d})
                                 .permute({0, 2, 3, 1, 4});  // (n, kv, per_kv, t, d)
     at::Tensor scores = at::matmul(rows, k) * (1.0 / std::sqrt(static_cast<double>(d)));
-    scores = scores.masked_fill(part.hidden, -std::numeric_limits<double>::infinity());
+    scores = scores.masked_fill(config.Window(layer) > 0 ? part.far : part.hidden,
+                                -std::numeric_limits<double>::infinity());
     const at::Tensor mixed = at::matmul(at::softmax(scores, -1), v);
     out.narrow(0, part.first, n * t)
         .copy_(mixed.permute({0, 3, 1, 2, 4}).reshape({n * t, config.heads, d}));
@@ -180,10 +200,15 @@ at::Tensor DecodeWithOperators(const ModelConfig& config, const ModelWeights& we
     q = Rotate(q, in);
     cache->keys(l).index_put_({in.block, Slice(), Slice(), in.slot}, Rotate(k, in));
     cache->values(l).index_put_({in.block, Slice(), in.slot}, v);
-    const at::Tensor attended = Attend(config, in, q, cache->keys(l), cache->values(l));
+    const at::Tensor attended = Attend(config, in, q, cache, l);
     x = x + Linear(attended, w.o_weight, w.o_bias);
+    const at::Tensor normed = Norm(x, w.post_norm, eps);
+    if (config.HasExperts(l)) {
+      x = x + MixtureOfExperts(config, w, normed).out;
+      continue;
+    }
     const std::vector<at::Tensor> gate_up =
-        Linear(Norm(x, w.post_norm, eps), w.gate_up_weight, at::Tensor()).chunk(2, -1);
+        Linear(normed, w.gate_up_weight, at::Tensor()).chunk(2, -1);
     x = x + Linear(at::silu(gate_up[0]) * gate_up[1], w.down_weight, at::Tensor());
   }
   x = Norm(x.index_select(0, in.logit_rows), weights.final_norm, eps);

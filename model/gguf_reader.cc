@@ -5,7 +5,10 @@
 #include <limits>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
 #include "common/status_macros.h"
 #include "model/gguf_dequant.h"
 
@@ -244,14 +247,81 @@ absl::Status Parse(absl::Span<const std::byte> bytes, std::map<std::string, Gguf
 
 }  // namespace
 
+namespace {
+
+constexpr int64_t kMaxParts = 1000;
+
+// NAME-00002-of-00003.gguf
+std::string PartPath(absl::string_view prefix, int64_t part, int64_t count) {
+  return absl::StrFormat("%s-%05d-of-%05d.gguf", prefix, part, count);
+}
+
+}  // namespace
+
+absl::StatusOr<GgufReader::PartNumber> GgufReader::AddFile(const std::string& path) {
+  MR_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));
+  std::map<std::string, GgufValue> metadata;
+  std::map<std::string, GgufTensor> tensors;
+  const auto named = [&](const absl::Status& status) {
+    return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
+  };
+  if (absl::Status status = Parse(file.bytes(), &metadata, &tensors); !status.ok()) {
+    return named(status);
+  }
+  for (auto& [name, tensor] : tensors) {
+    if (!tensors_.emplace(name, std::move(tensor)).second) {
+      return named(Broken(absl::StrCat("tensor \"", name, "\" stands in an earlier part too")));
+    }
+  }
+  const auto integer = [&](const char* key, int64_t fallback) {
+    const auto it = metadata.find(key);
+    const int64_t* value = it == metadata.end() ? nullptr : std::get_if<int64_t>(&it->second);
+    return value == nullptr ? fallback : *value;
+  };
+  const PartNumber number = {integer("split.no", 0), integer("split.count", 1)};
+  // The first part has the model's values; what later ones repeat doesn't count.
+  for (auto& [key, value] : metadata) metadata_.emplace(key, std::move(value));
+  files_.push_back(std::move(file));
+  return number;
+}
+
+absl::Status GgufReader::AddParts(const std::string& path, int64_t count) {
+  const size_t suffix = PartPath("", 1, count).size();
+  if (count > kMaxParts || path.size() < suffix ||
+      !absl::EndsWith(path, absl::StrFormat("-of-%05d.gguf", count))) {
+    return Broken(absl::StrCat(path, ": is one of ", count,
+                               " parts, but not called NAME-00001-of-0000N.gguf as they are"));
+  }
+  for (int64_t part = 1; part <= count; ++part) {
+    const std::string file =
+        PartPath(absl::string_view(path).substr(0, path.size() - suffix), part, count);
+    MR_ASSIGN_OR_RETURN(const PartNumber number, AddFile(file));
+    if (number.index != part - 1 || number.count != count) {
+      return Broken(
+          absl::StrCat(file, ": says that it is part ", number.index + 1, " of ", number.count));
+    }
+  }
+  const int64_t tensors = Get<int64_t>("split.tensors.count").value_or(-1);
+  if (tensors >= 0 && tensors != static_cast<int64_t>(tensors_.size())) {
+    return Broken(
+        absl::StrCat(path, ": the parts hold ", tensors_.size(), " tensors, expected ", tensors));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<GgufReader> GgufReader::Open(const std::string& path) {
   GgufReader reader;
-  MR_ASSIGN_OR_RETURN(reader.file_, MappedFile::Open(path));
-  const absl::Status status = Parse(reader.file_.bytes(), &reader.metadata_, &reader.tensors_);
-  if (!status.ok()) {
-    return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
-  }
-  return reader;
+  MR_ASSIGN_OR_RETURN(const PartNumber number, reader.AddFile(path));
+  if (number.count <= 1) return reader;
+  GgufReader whole;
+  MR_RETURN_IF_ERROR(whole.AddParts(path, number.count));
+  return whole;
+}
+
+uint64_t GgufReader::file_bytes() const {
+  uint64_t bytes = 0;
+  for (const MappedFile& file : files_) bytes += file.bytes().size();
+  return bytes;
 }
 
 }  // namespace millrace

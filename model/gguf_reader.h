@@ -30,14 +30,20 @@ struct GgufTensor {
 
 class GgufReader {
  public:
-  // INVALID_ARGUMENT names what is broken and where; UNIMPLEMENTED an unknown version. A tensor
-  // type that can't be dequantised is listed, with empty bytes: whoever wants its values refuses
-  // it.
+  // Any part of a split model (NAME-00001-of-00003.gguf) stands for all of them, which must lie
+  // beside it. INVALID_ARGUMENT names what is broken and where; NOT_FOUND a missing part;
+  // UNIMPLEMENTED an unknown version. A tensor type that can't be dequantised is listed, with empty
+  // bytes: whoever wants its values refuses it.
   static absl::StatusOr<GgufReader> Open(const std::string& path);
 
   const std::map<std::string, GgufValue>& metadata() const { return metadata_; }
   const std::map<std::string, GgufTensor>& tensors() const { return tensors_; }
-  absl::Span<const std::byte> file_bytes() const { return file_.bytes(); }
+  const std::vector<MappedFile>& files() const { return files_; }  // one, or the parts in order
+  uint64_t file_bytes() const;                                     // of all of them
+  // The tensor's pages leave this process's memory until they are looked at again.
+  void Release(const GgufTensor& tensor) const {
+    if (!files_.empty()) files_[0].Release(tensor.bytes);
+  }
 
   // nullopt when the key is absent or of another kind.
   template <typename T>
@@ -49,7 +55,13 @@ class GgufReader {
   }
 
  private:
-  MappedFile file_;
+  struct PartNumber {
+    int64_t index = 0;  // from 0
+    int64_t count = 1;
+  };
+  absl::StatusOr<PartNumber> AddFile(const std::string& path);
+  absl::Status AddParts(const std::string& path, int64_t count);
+  std::vector<MappedFile> files_;
   std::map<std::string, GgufValue> metadata_;
   std::map<std::string, GgufTensor> tensors_;
 };

@@ -3,13 +3,16 @@
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
 #include "common/status_macros.h"
+#include "model/adapter.h"
 
 namespace millrace {
 namespace {
 
-absl::StatusOr<RunModel> FromFolder(const std::string& dir) {
-  for (const char* name : {"config.json", "tokenizer.json"}) {
-    const std::string path = JoinPath(dir, name);
+absl::StatusOr<RunModel> FromFolder(const std::string& folder) {
+  MR_ASSIGN_OR_RETURN(const std::string dir, BaseModelDir(folder));
+  MR_ASSIGN_OR_RETURN(const std::string tokenizer_dir, TokenizerDir(folder));
+  for (const std::string& path :
+       {JoinPath(dir, "config.json"), JoinPath(tokenizer_dir, "tokenizer.json")}) {
     if (FileExists(path)) continue;
     return absl::NotFoundError(
         absl::StrCat("model.path: ", path,
@@ -19,7 +22,13 @@ absl::StatusOr<RunModel> FromFolder(const std::string& dir) {
   }
   RunModel out;
   MR_ASSIGN_OR_RETURN(out.config, LoadModelConfig(dir));
-  MR_ASSIGN_OR_RETURN(out.tokenizer, Tokenizer::Load(dir));
+  MR_ASSIGN_OR_RETURN(out.tokenizer, Tokenizer::Load(tokenizer_dir));
+  // The other way round is usual: embeddings are padded to a round number of rows.
+  if (out.tokenizer->vocab_size() > out.config.vocab_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(tokenizer_dir, ": the tokenizer has ", out.tokenizer->vocab_size(),
+                     " ids, the model of ", dir, " only ", out.config.vocab_size));
+  }
   return out;
 }
 
@@ -44,7 +53,7 @@ absl::StatusOr<RunModel> LoadRunModel(const RunConfig::Model& model) {
   c.kv_heads = model.kv_heads;
   c.head_dim = model.head_dim;
   c.max_position = model.max_position;
-  c.rope_theta = model.rope_theta;
+  c.rope.theta = model.rope_theta;
   c.tie_word_embeddings = true;
   c.qk_norm = model.architecture == "qwen3";
   c.qkv_bias = model.architecture == "qwen2";

@@ -110,6 +110,12 @@ absl::Status CheckLayout(std::vector<Entry>* entries, uint64_t data_bytes) {
   return absl::OkStatus();
 }
 
+uint64_t SpecBytes(const TensorSpec& spec) {
+  uint64_t bytes = DtypeSize(spec.dtype);
+  for (int64_t dim : spec.shape) bytes *= dim;
+  return bytes;
+}
+
 }  // namespace
 
 float HalfToFloat(uint16_t half) {
@@ -281,27 +287,30 @@ absl::StatusOr<TensorView> CheckpointReader::Get(const std::string& name) const 
   return files_[it->second].Get(name);
 }
 
+void CheckpointReader::Release(const std::string& name) const {
+  const auto it = where_.find(name);
+  if (it == where_.end()) return;
+  const SafetensorsReader& file = files_[it->second];
+  file.Release(file.tensors().at(name));
+}
+
 std::vector<std::string> CheckpointReader::Names() const {
   std::vector<std::string> names;
   for (const auto& [name, file] : where_) names.push_back(name);
   return names;
 }
 
-absl::Status WriteSafetensors(const std::string& path,
-                              const std::map<std::string, TensorView>& tensors,
-                              const std::map<std::string, std::string>& metadata) {
+absl::Status WriteSafetensorsOneByOne(
+    const std::string& path, const std::map<std::string, TensorSpec>& tensors,
+    const std::function<absl::StatusOr<absl::Span<const std::byte>>(const std::string& name)>&
+        bytes_of,
+    const std::map<std::string, std::string>& metadata) {
   Json header = Json::object();
   header["__metadata__"] = {{"format", "pt"}};
   for (const auto& [key, value] : metadata) header["__metadata__"][key] = value;
   uint64_t at = 0;
   for (const auto& [name, tensor] : tensors) {
-    uint64_t bytes = DtypeSize(tensor.dtype);
-    for (int64_t dim : tensor.shape) bytes *= dim;
-    if (bytes != tensor.bytes.size() || DtypeSize(tensor.dtype) == 0) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ": tensor \"", name, "\" has ",
-                                                     tensor.bytes.size(), " bytes, ", tensor.dtype,
-                                                     " of its shape needs ", bytes));
-    }
+    const uint64_t bytes = SpecBytes(tensor);
     header[name] = {
         {"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {at, at + bytes}}};
     at += bytes;
@@ -310,11 +319,33 @@ absl::Status WriteSafetensors(const std::string& path,
   text.append((8 - text.size() % 8) % 8, ' ');
   std::string length(8, '\0');
   for (int i = 0; i < 8; ++i) length[i] = static_cast<char>(text.size() >> (8 * i));
-  std::vector<absl::string_view> pieces = {length, text};
-  for (const auto& [name, tensor] : tensors) {
-    pieces.emplace_back(reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size());
-  }
-  return WriteFileAtomically(path, pieces);
+  return WriteFileInPieces(path, [&](const FilePieceSink& sink) -> absl::Status {
+    MR_RETURN_IF_ERROR(sink(length));
+    MR_RETURN_IF_ERROR(sink(text));
+    for (const auto& [name, tensor] : tensors) {
+      MR_ASSIGN_OR_RETURN(const absl::Span<const std::byte> bytes, bytes_of(name));
+      if (bytes.size() != SpecBytes(tensor) || DtypeSize(tensor.dtype) == 0) {
+        return absl::InvalidArgumentError(absl::StrCat(path, ": tensor \"", name, "\" has ",
+                                                       bytes.size(), " bytes, ", tensor.dtype,
+                                                       " of its shape needs ", SpecBytes(tensor)));
+      }
+      MR_RETURN_IF_ERROR(sink({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
+    }
+    return absl::OkStatus();
+  });
+}
+
+absl::Status WriteSafetensors(const std::string& path,
+                              const std::map<std::string, TensorView>& tensors,
+                              const std::map<std::string, std::string>& metadata) {
+  std::map<std::string, TensorSpec> specs;
+  for (const auto& [name, tensor] : tensors) specs[name] = {tensor.dtype, tensor.shape};
+  return WriteSafetensorsOneByOne(
+      path, specs,
+      [&](const std::string& name) -> absl::StatusOr<absl::Span<const std::byte>> {
+        return tensors.at(name).bytes;
+      },
+      metadata);
 }
 
 absl::Status ConvertToFloat32(const TensorView& tensor, absl::Span<float> out) {
@@ -343,6 +374,18 @@ absl::Status ConvertToFloat32(const TensorView& tensor, absl::Span<float> out) {
     }
   }
   return absl::OkStatus();
+}
+
+void ConvertFromFloat32(absl::Span<const float> values, const std::string& dtype, std::byte* out) {
+  if (dtype == "F32") {
+    std::memcpy(out, values.data(), values.size() * sizeof(float));
+    return;
+  }
+  const bool half = dtype == "F16";
+  for (size_t i = 0; i < values.size(); ++i) {
+    const uint16_t bits = half ? FloatToHalf(values[i]) : FloatToBfloat16(values[i]);
+    std::memcpy(out + 2 * i, &bits, sizeof(bits));
+  }
 }
 
 }  // namespace millrace

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -32,6 +33,9 @@ class SafetensorsReader {
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   // NOT_FOUND names the tensor and the file.
   absl::StatusOr<TensorView> Get(const std::string& name) const;
+  // The tensor's pages leave this process's memory until they are looked at again.
+  void Release(const TensorView& view) const { file_.Release(view.bytes); }
+  absl::Span<const std::byte> file_bytes() const { return file_.bytes(); }
 
  private:
   std::string path_;
@@ -46,7 +50,9 @@ class CheckpointReader {
  public:
   static absl::StatusOr<CheckpointReader> Open(const std::string& dir);
   absl::StatusOr<TensorView> Get(const std::string& name) const;
+  void Release(const std::string& name) const;  // see SafetensorsReader
   std::vector<std::string> Names() const;
+  const std::vector<SafetensorsReader>& files() const { return files_; }
 
  private:
   std::vector<SafetensorsReader> files_;
@@ -60,12 +66,27 @@ absl::Status WriteSafetensors(const std::string& path,
                               const std::map<std::string, TensorView>& tensors,
                               const std::map<std::string, std::string>& metadata = {});
 
+// What a tensor of a file to be written will be.
+struct TensorSpec {
+  std::string dtype;
+  std::vector<int64_t> shape;
+};
+// The same with one tensor in memory at a time: `bytes_of` is called once for each, in name order,
+// and its result is used up before the next call.
+absl::Status WriteSafetensorsOneByOne(
+    const std::string& path, const std::map<std::string, TensorSpec>& tensors,
+    const std::function<absl::StatusOr<absl::Span<const std::byte>>(const std::string& name)>&
+        bytes_of,
+    const std::map<std::string, std::string>& metadata = {});
+
 int64_t DtypeSize(const std::string& dtype);  // bytes; 0 = unknown
 float HalfToFloat(uint16_t half);             // IEEE binary16, exact
 uint16_t FloatToHalf(float value);            // round to nearest even
 uint16_t FloatToBfloat16(float value);        // round to nearest even
 // Converts n elements of F32/BF16/F16 to float32.
 absl::Status ConvertToFloat32(const TensorView& tensor, absl::Span<float> out);
+// n elements of F32, BF16 or F16 into `out`, which has the room.
+void ConvertFromFloat32(absl::Span<const float> values, const std::string& dtype, std::byte* out);
 
 }  // namespace millrace
 

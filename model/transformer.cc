@@ -2,8 +2,13 @@
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>
+#include <sys/mman.h>
 
+#include <atomic>
+#include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -12,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "common/files.h"
 #include "common/status_macros.h"
+#include "model/adapter.h"
 #include "model/kernels/train_elementwise.h"
 #include "model/safetensors.h"
 #include "model/torch_status.h"
@@ -33,7 +39,7 @@ struct Transformer::Impl {
   Impl(const ModelConfig& c, at::Tensor parameters_on_device)
       : config(c), flat(std::move(parameters_on_device)) {
     weights = MakeWeightViews(config, flat);
-    if (flat.is_cpu() && config.head_dim <= kMaxHeadDim) {
+    if (flat.is_cpu() && config.head_dim <= kMaxHeadDim && config.experts == 0) {
       fused = std::make_unique<FusedTransformer>(config, weights);
     }
     int64_t offset = 0;
@@ -101,21 +107,100 @@ absl::Status CheckNames(const ModelConfig& config, const CheckpointReader& reade
   return absl::OkStatus();
 }
 
-absl::StatusOr<at::Tensor> ReadParameters(const ModelConfig& config, const std::string& dir) {
-  MR_ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::Open(dir));
+// Shapes and dtypes, of all tensors before the first is read.
+absl::Status CheckTensors(const ModelConfig& config, const CheckpointReader& reader,
+                          const std::string& dir) {
   MR_RETURN_IF_ERROR(CheckNames(config, reader, dir));
-  at::Tensor flat = at::empty({ParameterCount(config)}, at::kFloat);
-  float* out = flat.data_ptr<float>();
   for (const ParameterShape& p : ParameterShapes(config)) {
-    MR_ASSIGN_OR_RETURN(TensorView view, reader.Get(p.name));
+    MR_ASSIGN_OR_RETURN(const TensorView view, reader.Get(p.name));
     if (view.shape != p.shape) {
       return absl::InvalidArgumentError(
           absl::StrCat(dir, ": tensor ", p.name, " has shape (", absl::StrJoin(view.shape, ", "),
                        "), config.json says (", absl::StrJoin(p.shape, ", "), ")"));
     }
-    const int64_t n = c10::multiply_integers(p.shape);
-    MR_RETURN_IF_ERROR(ConvertToFloat32(view, absl::MakeSpan(out, n)));
-    out += n;
+    if (view.dtype != "F32" && view.dtype != "BF16" && view.dtype != "F16") {
+      return absl::UnimplementedError(absl::StrCat(dir, ": tensor ", p.name, " has dtype ",
+                                                   view.dtype, " (of F32, BF16, F16)"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// On all threads: both the copy and the system's first touch of `out` are a matter of bandwidth.
+absl::Status ConvertInParallel(const TensorView& view, float* out, int64_t n) {
+  constexpr int64_t kGrain = 1 << 18;
+  const int64_t element = DtypeSize(view.dtype);
+  std::atomic<bool> failed{false};
+  at::parallel_for(0, n, kGrain, [&](int64_t begin, int64_t end) {
+    const TensorView part = {
+        view.dtype, {end - begin}, view.bytes.subspan(begin * element, (end - begin) * element)};
+    if (!ConvertToFloat32(part, absl::MakeSpan(out + begin, end - begin)).ok()) failed = true;
+  });
+  return failed ? ConvertToFloat32(view, absl::MakeSpan(out, n)) : absl::OkStatus();
+}
+
+at::Tensor ToFloat(const TensorView& view) {
+  at::Tensor out = at::empty(view.shape, at::kFloat);
+  const absl::Status status =
+      ConvertToFloat32(view, absl::MakeSpan(out.data_ptr<float>(), out.numel()));
+  TORCH_CHECK(status.ok(), std::string(status.message()));
+  return out;
+}
+
+// Whole pages of memory that is about to be written from end to end.
+void AdviseHugePages(void* data, int64_t bytes) {
+  constexpr uintptr_t kPage = 1 << 21;
+  const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + kPage - 1) / kPage * kPage;
+  const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + bytes) / kPage * kPage;
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+}
+
+struct Checkpoint {
+  std::string dir;
+  CheckpointReader reader;
+  std::optional<Adapter> adapter;
+};
+
+absl::StatusOr<Checkpoint> OpenCheckpoint(const ModelConfig& config, const std::string& folder) {
+  Checkpoint out;
+  MR_ASSIGN_OR_RETURN(out.dir, BaseModelDir(folder));
+  MR_ASSIGN_OR_RETURN(out.reader, CheckpointReader::Open(out.dir));
+  MR_RETURN_IF_ERROR(CheckTensors(config, out.reader, out.dir));
+  if (IsAdapterDir(folder)) {
+    MR_ASSIGN_OR_RETURN(out.adapter, Adapter::Open(folder, config));
+  }
+  return out;
+}
+
+// Parameters on `device`, tensor by tensor: beside them there is one tensor at most, as the file's
+// pages or as a copy on its way to the device.
+absl::StatusOr<at::Tensor> ReadParameters(const ModelConfig& config, const Checkpoint& from,
+                                          at::Device device, const LoadOptions& options) {
+  const std::vector<ParameterShape> shapes = ParameterShapes(config);
+  const int64_t total = ParameterCount(config);
+  const at::TensorOptions floats = at::TensorOptions().dtype(at::kFloat);
+  at::Tensor flat = at::empty({total}, floats.device(device));
+  if (device.is_cpu()) AdviseHugePages(flat.data_ptr(), total * sizeof(float));
+  int64_t done = 0;
+  for (const ParameterShape& p : shapes) {
+    MR_ASSIGN_OR_RETURN(const TensorView view, from.reader.Get(p.name));
+    const int64_t n = p.Elements();
+    at::Tensor place = flat.narrow(0, done, n);
+    at::Tensor host = device.is_cpu() ? place : at::empty({n}, floats);
+    MR_RETURN_IF_ERROR(ConvertInParallel(view, host.data_ptr<float>(), n));
+    if (from.adapter) {
+      const auto pair = from.adapter->pairs().find(p.name);
+      if (pair != from.adapter->pairs().end()) {
+        host.view(p.shape).addmm_(ToFloat(pair->second.b), ToFloat(pair->second.a), 1,
+                                  pair->second.scaling);
+      }
+    }
+    if (!device.is_cpu()) place.copy_(host);
+    from.reader.Release(p.name);
+    done += n;
+    if (options.progress) {
+      options.progress(static_cast<double>(done) / static_cast<double>(total));
+    }
   }
   return flat;
 }
@@ -151,16 +236,17 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Create(const ModelConf
 }
 
 absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(const std::string& dir,
-                                                               at::Device device) {
+                                                               at::Device device,
+                                                               const LoadOptions& options) {
   MR_RETURN_IF_ERROR(CheckDevice(device));
   MR_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(dir));
-  MR_RETURN_IF_ERROR(ValidateModelConfig(config));
-  return CatchTorch(absl::StrCat("loading ", dir),
-                    [&]() -> absl::StatusOr<std::unique_ptr<Transformer>> {
-                      MR_ASSIGN_OR_RETURN(at::Tensor flat, ReadParameters(config, dir));
-                      return std::unique_ptr<Transformer>(
-                          new Transformer(std::make_unique<Impl>(config, flat.to(device))));
-                    });
+  return CatchTorch(
+      absl::StrCat("loading ", dir), [&]() -> absl::StatusOr<std::unique_ptr<Transformer>> {
+        MR_ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(config, dir));
+        MR_ASSIGN_OR_RETURN(at::Tensor flat, ReadParameters(config, checkpoint, device, options));
+        return std::unique_ptr<Transformer>(
+            new Transformer(std::make_unique<Impl>(config, std::move(flat))));
+      });
 }
 
 absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Clone() const {
@@ -203,24 +289,42 @@ absl::StatusOr<at::Tensor> Transformer::Forward(const PackedBatch& batch) {
   });
 }
 
+absl::StatusOr<std::vector<at::Tensor>> Transformer::RouterLogits(const PackedBatch& batch) {
+  MR_RETURN_IF_ERROR(ValidatePackedBatch(batch, impl_->config.vocab_size));
+  return CatchTorch("router logits", [&]() -> absl::StatusOr<std::vector<at::Tensor>> {
+    const bool train = c10::GradMode::is_enabled();
+    if (train) impl_->AllocateGradients();
+    std::vector<at::Tensor> logits;
+    ForwardWithOperators(impl_->config, train ? impl_->leaves : impl_->weights, batch, &logits);
+    return logits;
+  });
+}
+
 absl::Status Transformer::Save(const std::string& dir, const std::string& dtype) const {
   if (dtype != "F32" && dtype != "BF16") {
     return absl::InvalidArgumentError(
         absl::StrCat("cannot save weights as ", dtype, "; valid: F32, BF16"));
   }
   return CatchTorch(absl::StrCat("saving to ", dir), [&]() -> absl::Status {
-    at::Tensor host = impl_->flat.to(at::kCPU, dtype == "F32" ? at::kFloat : at::kBFloat16);
-    const std::byte* at = static_cast<const std::byte*>(host.const_data_ptr());
-    std::map<std::string, TensorView> tensors;
+    std::map<std::string, TensorSpec> specs;
+    std::map<std::string, at::Tensor> tensors;
     for (const NamedParameter& p : impl_->parameters) {
-      const size_t bytes = p.tensor.numel() * host.itemsize();
-      tensors[p.name] = {dtype, p.tensor.sizes().vec(), absl::MakeConstSpan(at, bytes)};
-      at += bytes;
+      specs[p.name] = {dtype, p.tensor.sizes().vec()};
+      tensors[p.name] = p.tensor;
     }
+    at::Tensor host;  // of the tensor that is being written
+    const auto bytes_of =
+        [&](const std::string& name) -> absl::StatusOr<absl::Span<const std::byte>> {
+      host = tensors.at(name).to(at::kCPU, dtype == "F32" ? at::kFloat : at::kBFloat16);
+      return absl::MakeConstSpan(static_cast<const std::byte*>(host.const_data_ptr()),
+                                 host.nbytes());
+    };
     MR_RETURN_IF_ERROR(MakeDirectories(dir));
-    MR_RETURN_IF_ERROR(WriteSafetensors(JoinPath(dir, "model.safetensors"), tensors));
+    MR_RETURN_IF_ERROR(
+        WriteSafetensorsOneByOne(JoinPath(dir, "model.safetensors"), specs, bytes_of));
     // Last: a folder without it is no model.
-    return WriteFileAtomically(JoinPath(dir, "config.json"), ModelConfigToJson(impl_->config));
+    return WriteFileAtomically(JoinPath(dir, "config.json"),
+                               ModelConfigToJson(impl_->config, dtype));
   });
 }
 

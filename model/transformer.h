@@ -2,14 +2,15 @@
 // model/decoder.h, on the same weights; log-probabilities: model/logprobs.h).
 //
 // RMSNorm, rotary embedding (rotate-half, as transformers has it), grouped-query attention,
-// optional q/k norm and biases, SwiGLU. fp32. Shapes: T packed tokens, H hidden, V vocabulary. Not
-// thread-safe: one thread at a time.
+// optional q/k norm, biases and sliding windows, SwiGLU, dense or as a mixture of experts. fp32.
+// Shapes: T packed tokens, H hidden, V vocabulary. Not thread-safe: one thread at a time.
 #ifndef MILLRACE_MODEL_TRANSFORMER_H_
 #define MILLRACE_MODEL_TRANSFORMER_H_
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,15 +31,21 @@ struct NamedParameter {
   at::Tensor grad;    // view of flat_gradients(); undefined until that was asked for
 };
 
+struct LoadOptions {
+  std::function<void(double fraction)> progress;  // after each tensor; may be empty
+};
+
 class Transformer {
  public:
   // Random weights: normal(0, 0.02), norms 1, biases 0, from `seed`.
   static absl::StatusOr<std::unique_ptr<Transformer>> Create(const ModelConfig& config,
                                                              uint64_t seed, at::Device device);
-  // HF folder; tensors are read one by one and converted to fp32. Missing, surplus or misshapen
-  // tensors are named.
+  // HF folder, or a PEFT LoRA adapter's, which is merged into its base model. Names, shapes and
+  // dtypes of all tensors are checked first, and missing, surplus or misshapen ones named; then
+  // tensors are read one by one and converted to fp32, with never more than one beside the weights.
   static absl::StatusOr<std::unique_ptr<Transformer>> Load(const std::string& dir,
-                                                           at::Device device);
+                                                           at::Device device,
+                                                           const LoadOptions& options = {});
   // The same weights as an independent copy (a frozen reference).
   absl::StatusOr<std::unique_ptr<Transformer>> Clone() const;
   ~Transformer();
@@ -63,6 +70,9 @@ class Transformer {
   // 4 * T * layers * (2H + 2Q + 2K + 2F) bytes of activations (Q, K, F: model/weights.h), in
   // buffers that later calls use again.
   absl::StatusOr<at::Tensor> Forward(const PackedBatch& batch);
+  // What the routers of the layers with experts say of each token, (T, experts) a layer; for
+  // RouterBalanceLoss (model/experts.h). A forward pass of its own, with autograd as Forward.
+  absl::StatusOr<std::vector<at::Tensor>> RouterLogits(const PackedBatch& batch);
   // The path of plain operators on the CPU too, where fused kernels are the default (tests).
   void set_force_operators(bool force);
 

@@ -161,11 +161,13 @@ struct FusedTransformer::Impl {
     if (need <= positions) return;
     const int64_t rows = (need + 255) / 256 * 256, half = config.head_dim / 2;
     table.resize(rows * config.head_dim);
+    const std::vector<double> frequencies = RopeFrequencies(config.rope, config.head_dim);
+    const double factor = config.rope.attention_factor;
     for (int64_t i = 0; i < half; ++i) {
-      const double frequency = std::pow(config.rope_theta, -2.0 * i / config.head_dim);
       for (int64_t p = positions; p < rows; ++p) {
-        table[p * config.head_dim + i] = static_cast<float>(std::cos(p * frequency));
-        table[p * config.head_dim + half + i] = static_cast<float>(std::sin(p * frequency));
+        const double angle = static_cast<double>(p) * frequencies[i];
+        table[p * config.head_dim + i] = static_cast<float>(std::cos(angle) * factor);
+        table[p * config.head_dim + half + i] = static_cast<float>(std::sin(angle) * factor);
       }
     }
     positions = rows;
@@ -222,7 +224,7 @@ class Pass {
     GatherRows(s_.tokens, s_.hidden, run_.batch.token_ids.data(), Data(run_.impl->weights.embed),
                acts_.layers.empty() ? acts_.last : acts_.layers[0].x);
     for (int64_t l = 0; l < s_.layers; ++l) {
-      ForwardAttention(run_.impl->weights.layers[l], acts_.layers[l]);
+      ForwardAttention(l, run_.impl->weights.layers[l], acts_.layers[l]);
       ForwardMlp(run_.impl->weights.layers[l], acts_.layers[l]);
     }
     at::Tensor out = at::empty({s_.tokens, s_.hidden}, at::kFloat);
@@ -236,7 +238,7 @@ class Pass {
     for (int64_t l = s_.layers - 1; l >= 0; --l) {
       const LayerWeights& w = run_.impl->weights.layers[l];
       BackwardMlp(w, run_.gradients.layers[l], acts_.layers[l]);
-      BackwardAttention(w, run_.gradients.layers[l], acts_.layers[l]);
+      BackwardAttention(l, run_.gradients.layers[l], acts_.layers[l]);
     }
     ScatterAddRows(s_.tokens, s_.hidden, run_.batch.token_ids.data(), scratch_.d_x,
                    Data(run_.gradients.embed));
@@ -257,8 +259,9 @@ class Pass {
             run_.batch.positions.data(),
             run_.impl->table.data()};
   }
-  TrainAttentionInput AttentionInput(const LayerActivations& a) const {
-    return {scratch_.qk, s_.qk, a.qkv + s_.qk, s_.qkv, c_.heads, c_.kv_heads, c_.head_dim};
+  TrainAttentionInput AttentionInput(int64_t layer, const LayerActivations& a) const {
+    return {scratch_.qk, s_.qk,       a.qkv + s_.qk, s_.qkv,
+            c_.heads,    c_.kv_heads, c_.head_dim,   c_.Window(layer)};
   }
   // f(first row, rows)
   template <typename F>
@@ -271,14 +274,14 @@ class Pass {
     }
   }
 
-  void ForwardAttention(const LayerWeights& w, const LayerActivations& a) {
+  void ForwardAttention(int64_t layer, const LayerWeights& w, const LayerActivations& a) {
     ForEachChunk([&](int64_t at, int64_t n) {
       RmsNormForward(Norm(n), a.x + at * s_.hidden, Data(w.input_norm), scratch_.normed);
       Linear(Matrix(a.qkv + at * s_.qkv, n, s_.qkv), Matrix(scratch_.normed, n, s_.hidden),
              w.qkv_weight, w.qkv_bias);
     });
     RotaryForward(Rotary(w), a.qkv, scratch_.qk);
-    TrainAttentionForward(run_.plan, AttentionInput(a), a.attn, a.log_sum);
+    TrainAttentionForward(run_.plan, AttentionInput(layer, a), a.attn, a.log_sum);
     ResidualLinear(Matrix(a.middle, s_.tokens, s_.hidden), Matrix(a.x, s_.tokens, s_.hidden),
                    Matrix(a.attn, s_.tokens, s_.q), w.o_weight, w.o_bias);
   }
@@ -313,14 +316,15 @@ class Pass {
     });
   }
 
-  void BackwardAttention(const LayerWeights& w, const LayerWeights& g, const LayerActivations& a) {
+  void BackwardAttention(int64_t layer, const LayerWeights& g, const LayerActivations& a) {
+    const LayerWeights& w = run_.impl->weights.layers[layer];
     const at::Tensor d_middle = Matrix(scratch_.d_x, s_.tokens, s_.hidden);
     at::Tensor d_attn = Matrix(scratch_.d_attn, s_.tokens, s_.q);
     at::mm_out(d_attn, d_middle, w.o_weight);
     AddWeightGradient(g.o_weight, d_middle, Matrix(a.attn, s_.tokens, s_.q));
     if (g.o_bias.defined()) AddColumnSums(s_.tokens, s_.hidden, scratch_.d_x, Data(g.o_bias));
     RotaryForward(Rotary(w), a.qkv, scratch_.qk);
-    TrainAttentionBackward(run_.plan, AttentionInput(a),
+    TrainAttentionBackward(run_.plan, AttentionInput(layer, a),
                            {a.attn, a.log_sum, scratch_.d_attn, scratch_.d_qkv, s_.qkv});
     RotaryBackward(Rotary(w), a.qkv, scratch_.d_qkv, Data(g.q_norm), Data(g.k_norm));
     if (g.qkv_bias.defined()) AddColumnSums(s_.tokens, s_.qkv, scratch_.d_qkv, Data(g.qkv_bias));

@@ -6,7 +6,10 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <utility>
 #include <vector>
+
+#include "model/experts.h"
 
 namespace millrace {
 namespace {
@@ -18,6 +21,7 @@ struct Bucket {
   at::Tensor query_rows;  // (S * Lq) packed rows; padding reads row 0
   at::Tensor key_rows;    // (S * Lk)
   at::Tensor mask;        // (S, 1, 1, Lq, Lk), 0 or -inf
+  at::Tensor window;      // the same for layers with a window; undefined when there are none
 };
 
 struct AttentionPlan {
@@ -41,8 +45,8 @@ at::Tensor ToDevice(const std::vector<int64_t>& values, at::Device device) {
 }
 
 Bucket MakeBucket(const PackedBatch& batch, const std::vector<std::vector<int64_t>>& keys,
-                  absl::Span<const int64_t> members, at::Device device) {
-  Bucket b{static_cast<int64_t>(members.size()), 0, 0, {}, {}, {}};
+                  absl::Span<const int64_t> members, int64_t window, at::Device device) {
+  Bucket b{static_cast<int64_t>(members.size()), 0, 0, {}, {}, {}, {}};
   for (int64_t s : members) {
     b.queries = std::max(b.queries, batch.segments[s].end - batch.segments[s].begin);
     b.keys = std::max<int64_t>(b.keys, keys[s].size());
@@ -50,6 +54,7 @@ Bucket MakeBucket(const PackedBatch& batch, const std::vector<std::vector<int64_
   std::vector<int64_t> query_rows(b.segments * b.queries, 0), key_rows(b.segments * b.keys, 0);
   at::Tensor mask = at::full({b.segments, 1, 1, b.queries, b.keys},
                              -std::numeric_limits<float>::infinity(), at::kFloat);
+  at::Tensor near = window > 0 ? mask.clone() : at::Tensor();
   float* m = mask.data_ptr<float>();
   for (int64_t i = 0; i < b.segments; ++i) {
     const int64_t s = members[i], n = batch.segments[s].end - batch.segments[s].begin;
@@ -59,16 +64,22 @@ Bucket MakeBucket(const PackedBatch& batch, const std::vector<std::vector<int64_
     for (int64_t q = 0; q < b.queries; ++q) {
       // A padded query sees one key, so that its softmax is finite; nobody reads it.
       const int64_t seen = q < n ? before + q + 1 : 1;
-      std::fill_n(m + (i * b.queries + q) * b.keys, seen, 0.0f);
+      const int64_t row = (i * b.queries + q) * b.keys;
+      std::fill_n(m + row, seen, 0.0f);
+      if (window > 0) {
+        const int64_t count = std::min(seen, window);
+        std::fill_n(near.data_ptr<float>() + row + seen - count, count, 0.0f);
+      }
     }
   }
   b.query_rows = ToDevice(query_rows, device);
   b.key_rows = ToDevice(key_rows, device);
   b.mask = mask.to(device, /*non_blocking=*/true);
+  if (window > 0) b.window = near.to(device, /*non_blocking=*/true);
   return b;
 }
 
-AttentionPlan PlanAttention(const PackedBatch& batch, at::Device device) {
+AttentionPlan PlanAttention(const PackedBatch& batch, int64_t window, at::Device device) {
   const int64_t count = static_cast<int64_t>(batch.segments.size());
   std::vector<std::vector<int64_t>> keys(count);
   for (int64_t s = 0; s < count; ++s) keys[s] = KeyRows(batch, s);
@@ -88,7 +99,7 @@ AttentionPlan PlanAttention(const PackedBatch& batch, at::Device device) {
     int64_t to = from;
     while (to < count && size_class(order[to]) == size_class(order[from])) ++to;
     const absl::Span<const int64_t> members(&order[from], to - from);
-    plan.buckets.push_back(MakeBucket(batch, keys, members, device));
+    plan.buckets.push_back(MakeBucket(batch, keys, members, window, device));
     for (int64_t s : members) {
       std::iota(output_rows.begin() + batch.segments[s].begin,
                 output_rows.begin() + batch.segments[s].end, row);
@@ -113,11 +124,13 @@ Rotary MakeRotary(const ModelConfig& config, const PackedBatch& batch, at::Devic
   at::Tensor table = at::empty({2, tokens, 1, half}, at::kFloat);
   float* cos = table.data_ptr<float>();
   float* sin = cos + tokens * half;
+  const std::vector<double> frequencies = RopeFrequencies(config.rope, config.head_dim);
+  const double factor = config.rope.attention_factor;
   for (int64_t i = 0; i < half; ++i) {
-    const double frequency = std::pow(config.rope_theta, -2.0 * i / config.head_dim);
     for (int64_t t = 0; t < tokens; ++t) {
-      cos[t * half + i] = static_cast<float>(std::cos(batch.positions[t] * frequency));
-      sin[t * half + i] = static_cast<float>(std::sin(batch.positions[t] * frequency));
+      const double angle = batch.positions[t] * frequencies[i];
+      cos[t * half + i] = static_cast<float>(std::cos(angle) * factor);
+      sin[t * half + i] = static_cast<float>(std::sin(angle) * factor);
     }
   }
   table = table.to(device, /*non_blocking=*/true);
@@ -132,7 +145,7 @@ at::Tensor Rotate(const at::Tensor& x, const Rotary& rotary) {
 }
 
 // q (T, heads, D), k and v (T, kv_heads, D) -> (T, heads * D).
-at::Tensor Attend(const AttentionPlan& plan, const at::Tensor& q, const at::Tensor& k,
+at::Tensor Attend(const AttentionPlan& plan, bool window, const at::Tensor& q, const at::Tensor& k,
                   const at::Tensor& v) {
   const int64_t heads = q.size(1), kv = k.size(1), d = q.size(2), repeat = heads / kv;
   const double scale = 1.0 / std::sqrt(static_cast<double>(d));
@@ -147,7 +160,8 @@ at::Tensor Attend(const AttentionPlan& plan, const at::Tensor& q, const at::Tens
     };
     at::Tensor scores = (at::matmul(queries, gather(k).transpose(2, 3)) * scale)
                             .view({b.segments, kv, repeat, b.queries, b.keys});
-    at::Tensor p = at::softmax(scores + b.mask, -1).view({b.segments, kv, -1, b.keys});
+    at::Tensor p =
+        at::softmax(scores + (window ? b.window : b.mask), -1).view({b.segments, kv, -1, b.keys});
     outputs.push_back(at::matmul(p, gather(v))
                           .view({b.segments, kv, repeat, b.queries, d})
                           .permute({0, 3, 1, 2, 4})
@@ -156,8 +170,14 @@ at::Tensor Attend(const AttentionPlan& plan, const at::Tensor& q, const at::Tens
   return at::cat(outputs, 0).index_select(0, plan.output_rows);
 }
 
-at::Tensor AttentionBlock(const ModelConfig& c, const LayerWeights& w, const at::Tensor& x,
-                          const AttentionPlan& plan, const Rotary& rotary) {
+struct Sequences {
+  AttentionPlan plan;
+  Rotary rotary;
+};
+
+at::Tensor AttentionBlock(const ModelConfig& c, int64_t layer, const LayerWeights& w,
+                          const at::Tensor& x, const Sequences& in) {
+  const Rotary& rotary = in.rotary;
   const int64_t tokens = x.size(0), q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
   at::Tensor qkv = at::linear(x, w.qkv_weight, w.qkv_bias);
   at::Tensor queries = qkv.narrow(1, 0, q).view({tokens, c.heads, c.head_dim});
@@ -167,23 +187,31 @@ at::Tensor AttentionBlock(const ModelConfig& c, const LayerWeights& w, const at:
     queries = RmsNorm(queries, w.q_norm, c.rms_norm_eps);
     keys = RmsNorm(keys, w.k_norm, c.rms_norm_eps);
   }
-  at::Tensor out = Attend(plan, Rotate(queries, rotary), Rotate(keys, rotary), values);
+  at::Tensor out =
+      Attend(in.plan, c.Window(layer) > 0, Rotate(queries, rotary), Rotate(keys, rotary), values);
   return at::linear(out, w.o_weight, w.o_bias);
 }
 
 }  // namespace
 
 at::Tensor ForwardWithOperators(const ModelConfig& c, const ModelWeights& weights,
-                                const PackedBatch& batch) {
+                                const PackedBatch& batch, std::vector<at::Tensor>* router_logits) {
   const at::Device device = weights.embed.device();
-  const AttentionPlan plan = PlanAttention(batch, device);
-  const Rotary rotary = MakeRotary(c, batch, device);
+  const Sequences in = {PlanAttention(batch, c.sliding_window, device),
+                        MakeRotary(c, batch, device)};
   at::Tensor ids = at::tensor(batch.token_ids, at::kInt).to(device, /*non_blocking=*/true);
   at::Tensor x = weights.embed.index_select(0, ids);
-  for (const LayerWeights& w : weights.layers) {
-    x = x + AttentionBlock(c, w, RmsNorm(x, w.input_norm, c.rms_norm_eps), plan, rotary);
-    const std::vector<at::Tensor> gate_up =
-        at::linear(RmsNorm(x, w.post_norm, c.rms_norm_eps), w.gate_up_weight).chunk(2, -1);
+  for (int64_t l = 0; l < c.layers; ++l) {
+    const LayerWeights& w = weights.layers[l];
+    x = x + AttentionBlock(c, l, w, RmsNorm(x, w.input_norm, c.rms_norm_eps), in);
+    const at::Tensor normed = RmsNorm(x, w.post_norm, c.rms_norm_eps);
+    if (c.HasExperts(l)) {
+      ExpertsOutput experts = MixtureOfExperts(c, w, normed);
+      if (router_logits != nullptr) router_logits->push_back(std::move(experts.router_logits));
+      x = x + experts.out;
+      continue;
+    }
+    const std::vector<at::Tensor> gate_up = at::linear(normed, w.gate_up_weight).chunk(2, -1);
     x = x + at::linear(at::silu(gate_up[0]) * gate_up[1], w.down_weight);
   }
   return RmsNorm(x, weights.final_norm, c.rms_norm_eps);

@@ -5,6 +5,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <vector>
+
 #include "model/model_config.h"
 #include "model/packed_batch.h"
 #include "model/weights.h"
@@ -12,10 +14,12 @@
 namespace millrace {
 
 // `batch` must be valid. Returns hidden states after the final norm (T, H) on the device of
-// `weights`. Moves the batch to the device in a fixed number of transfers and never waits for the
-// device. Throws what LibTorch throws.
+// `weights`. Moves the batch to the device in a fixed number of transfers and waits for the device
+// only in layers with experts (model/experts.h). Throws what LibTorch throws. `router_logits`, when
+// given, gets (T, experts) of each layer with experts.
 at::Tensor ForwardWithOperators(const ModelConfig& config, const ModelWeights& weights,
-                                const PackedBatch& batch);
+                                const PackedBatch& batch,
+                                std::vector<at::Tensor>* router_logits = nullptr);
 
 }  // namespace millrace
 

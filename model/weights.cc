@@ -5,12 +5,6 @@
 namespace millrace {
 namespace {
 
-int64_t Elements(const ParameterShape& p) {
-  int64_t n = 1;
-  for (int64_t d : p.shape) n *= d;
-  return n;
-}
-
 // Cuts views off the front of a flat buffer.
 class Cutter {
  public:
@@ -33,7 +27,7 @@ class Cutter {
 
 int64_t ParameterCount(const ModelConfig& config) {
   int64_t n = 0;
-  for (const ParameterShape& p : ParameterShapes(config)) n += Elements(p);
+  for (const ParameterShape& p : ParameterShapes(config)) n += p.Elements();
   return n;
 }
 
@@ -43,7 +37,8 @@ ModelWeights MakeWeightViews(const ModelConfig& c, const at::Tensor& flat) {
   ModelWeights w;
   w.embed = cut.Take({c.vocab_size, c.hidden_size});
   w.layers.resize(c.layers);
-  for (LayerWeights& l : w.layers) {
+  for (int64_t layer = 0; layer < c.layers; ++layer) {
+    LayerWeights& l = w.layers[layer];
     l.input_norm = cut.Take({c.hidden_size});
     l.qkv_weight = cut.Take({q + 2 * kv, c.hidden_size});
     if (c.qkv_bias) l.qkv_bias = cut.Take({q + 2 * kv});
@@ -54,8 +49,17 @@ ModelWeights MakeWeightViews(const ModelConfig& c, const at::Tensor& flat) {
       l.k_norm = cut.Take({c.head_dim});
     }
     l.post_norm = cut.Take({c.hidden_size});
-    l.gate_up_weight = cut.Take({2 * c.intermediate_size, c.hidden_size});
-    l.down_weight = cut.Take({c.hidden_size, c.intermediate_size});
+    if (!c.HasExperts(layer)) {
+      l.gate_up_weight = cut.Take({2 * c.intermediate_size, c.hidden_size});
+      l.down_weight = cut.Take({c.hidden_size, c.intermediate_size});
+      continue;
+    }
+    l.router = cut.Take({c.experts, c.hidden_size});
+    l.experts.resize(c.experts);
+    for (ExpertWeights& e : l.experts) {
+      e.gate_up_weight = cut.Take({2 * c.expert_intermediate_size, c.hidden_size});
+      e.down_weight = cut.Take({c.hidden_size, c.expert_intermediate_size});
+    }
   }
   w.final_norm = cut.Take({c.hidden_size});
   w.lm_head = c.tie_word_embeddings ? w.embed : cut.Take({c.vocab_size, c.hidden_size});
@@ -82,6 +86,11 @@ void ForEachWeight(ModelWeights& a, ModelWeights& b,
     call(x.post_norm, y.post_norm);
     call(x.gate_up_weight, y.gate_up_weight);
     call(x.down_weight, y.down_weight);
+    call(x.router, y.router);
+    for (size_t e = 0; e < x.experts.size(); ++e) {
+      call(x.experts[e].gate_up_weight, y.experts[e].gate_up_weight);
+      call(x.experts[e].down_weight, y.experts[e].down_weight);
+    }
   }
   call(a.final_norm, b.final_norm);
   if (a.lm_head.is_same(a.embed)) {

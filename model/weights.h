@@ -14,6 +14,12 @@
 
 namespace millrace {
 
+// F expert_intermediate_size.
+struct ExpertWeights {
+  at::Tensor gate_up_weight;  // (2F, H)
+  at::Tensor down_weight;     // (H, F)
+};
+
 // H hidden, Q = heads * head_dim, K = kv_heads * head_dim, F intermediate. Undefined where the
 // architecture has none.
 struct LayerWeights {
@@ -26,6 +32,9 @@ struct LayerWeights {
   at::Tensor post_norm;       // (H)
   at::Tensor gate_up_weight;  // (2F, H)
   at::Tensor down_weight;     // (H, F)
+  // Instead of gate_up_weight and down_weight in a layer with experts.
+  at::Tensor router;  // (experts, H)
+  std::vector<ExpertWeights> experts;
 };
 
 struct ModelWeights {

@@ -68,18 +68,22 @@ struct Block {
   const Node* node;
   int64_t head, begin, rows;  // begin: within the segment
   int64_t before;             // keys before the segment's own
+  int64_t window;             // as in TrainAttentionInput
+  int64_t skip = 0;           // keys that no query of the block sees, for the window
   const Piece& own() const { return node->keys.back(); }
   int64_t row() const { return own().row + begin; }
-  // Keys that query r of the block sees.
-  int64_t Seen(int64_t r) const { return before + begin + r + 1; }
+  // Query r of the block sees columns From(r) to Seen(r) of the block's scores.
+  int64_t Seen(int64_t r) const { return before + begin + r + 1 - skip; }
+  int64_t From(int64_t r) const { return window > 0 ? std::max<int64_t>(0, Seen(r) - window) : 0; }
   int64_t keys() const { return Seen(rows - 1); }
-  // Calls f(piece, length, column) for what the block sees of each piece.
+  // Calls f(row within the tree, length, column) for what the block sees of each piece.
   template <typename F>
   MILLRACE_SIMD_INLINE void ForEachPiece(F&& f) const {
-    int64_t column = 0;
+    int64_t column = -skip;
     for (const Piece& p : node->keys) {
       const int64_t length = &p == &own() ? begin + rows : p.length;
-      f(p, length, column);
+      const int64_t hidden = std::max<int64_t>(0, -column);
+      if (hidden < length) f(p.local + hidden, length - hidden, column + hidden);
       column += length;
     }
   }
@@ -117,8 +121,11 @@ MILLRACE_SIMD_INLINE void ForEachBlock(const Work& w, F&& f) {
     before -= length;
     for (int64_t r = 0; r < repeat; ++r) {
       for (int64_t begin = 0; begin < length; begin += kQueryBlock) {
-        f(Block{&node, w.kv_head * repeat + r, begin, std::min(kQueryBlock, length - begin),
-                before});
+        Block block{&node,  w.kv_head * repeat + r,
+                    begin,  std::min(kQueryBlock, length - begin),
+                    before, w.in.window};
+        block.skip = block.From(0);
+        f(block);
       }
     }
   }
@@ -135,8 +142,8 @@ MILLRACE_SIMD_INLINE void ForEachRow(const Work& w, F&& f) {
 
 MILLRACE_SIMD_INLINE void Scores(const Work& w, const Block& b) {
   const TileLeft queries{w.Query(b.row(), b.head), w.in.qk_stride, 1};
-  b.ForEachPiece([&](const Piece& p, int64_t length, int64_t column) MILLRACE_SIMD_LAMBDA {
-    TileProduct({b.rows, length, w.in.head_dim}, queries, {w.keys_t + p.local, w.columns},
+  b.ForEachPiece([&](int64_t local, int64_t length, int64_t column) MILLRACE_SIMD_LAMBDA {
+    TileProduct({b.rows, length, w.in.head_dim}, queries, {w.keys_t + local, w.columns},
                 {w.scores + column, w.score_stride}, false);
   });
 }
@@ -187,15 +194,17 @@ MILLRACE_SIMD_CLONES void ForwardItem(const Work& w, float* out, float* log_sum)
     Scores(w, b);
     float scale[kQueryBlock];
     for (int64_t r = 0; r < b.rows; ++r) {
+      const int64_t from = b.From(r);
       float* x = w.scores + r * w.score_stride;
-      const float max = Largest(x, b.Seen(r));
-      const float sum = Exponentials(x, b.Seen(r), b.keys(), max);
+      std::fill_n(x, from, 0.0f);
+      const float max = Largest(x + from, b.Seen(r) - from);
+      const float sum = Exponentials(x + from, b.Seen(r) - from, b.keys() - from, max);
       scale[r] = 1.0f / sum;
       log_sum[(b.row() + r) * w.in.heads + b.head] = max + std::log(sum);
     }
-    b.ForEachPiece([&](const Piece& p, int64_t length, int64_t column) MILLRACE_SIMD_LAMBDA {
+    b.ForEachPiece([&](int64_t local, int64_t length, int64_t column) MILLRACE_SIMD_LAMBDA {
       TileProduct({b.rows, dim, length}, {w.scores + column, w.score_stride, 1},
-                  {w.values + p.local * w.d, w.d}, {w.result, w.d}, column > 0);
+                  {w.values + local * w.d, w.d}, {w.result, w.d}, column > 0);
     });
     for (int64_t r = 0; r < b.rows; ++r) {
       float* to = out + (b.row() + r) * w.in.heads * dim + b.head * dim;
@@ -221,15 +230,18 @@ MILLRACE_SIMD_INLINE void ScoreGradients(const Work& w, const Block& b,
   const int64_t dim = w.in.head_dim, width = w.in.heads * dim;
   const float* d_out = g.d_out + b.row() * width + b.head * dim;
   Scores(w, b);
-  b.ForEachPiece([&](const Piece& p, int64_t length, int64_t column) MILLRACE_SIMD_LAMBDA {
-    TileProduct({b.rows, length, dim}, {d_out, width, 1}, {w.values_t + p.local, w.columns},
+  b.ForEachPiece([&](int64_t local, int64_t length, int64_t column) MILLRACE_SIMD_LAMBDA {
+    TileProduct({b.rows, length, dim}, {d_out, width, 1}, {w.values_t + local, w.columns},
                 {w.d_scores + column, w.score_stride}, false);
   });
   for (int64_t r = 0; r < b.rows; ++r) {
     const float* out = g.out + (b.row() + r) * width + b.head * dim;
     const float inner = InnerProduct(out, d_out + r * width, dim);
     float *x = w.scores + r * w.score_stride, *dx = w.d_scores + r * w.score_stride;
-    Exponentials(x, b.Seen(r), b.keys(), g.log_sum[(b.row() + r) * w.in.heads + b.head]);
+    const int64_t from = b.From(r);
+    std::fill_n(x, from, 0.0f);
+    Exponentials(x + from, b.Seen(r) - from, b.keys() - from,
+                 g.log_sum[(b.row() + r) * w.in.heads + b.head]);
     const int32_t seen = static_cast<int32_t>(b.Seen(r)), keys = static_cast<int32_t>(b.keys());
     for (int32_t i = 0; i < keys; ++i) {
       const float d = x[i] * (dx[i] - inner);
@@ -254,13 +266,13 @@ MILLRACE_SIMD_CLONES void BackwardItem(const Work& w, const TrainAttentionGradie
     ScoreGradients(w, b, g);
     const TileRows d_out{g.d_out + b.row() * width + b.head * dim, width};
     const TileRows queries{w.Query(b.row(), b.head), w.in.qk_stride};
-    b.ForEachPiece([&](const Piece& p, int64_t length, int64_t column) MILLRACE_SIMD_LAMBDA {
+    b.ForEachPiece([&](int64_t local, int64_t length, int64_t column) MILLRACE_SIMD_LAMBDA {
       TileProduct({length, dim, b.rows}, {w.scores + column, 1, w.score_stride}, d_out,
-                  {w.d_values + p.local * w.d, w.d}, true);
+                  {w.d_values + local * w.d, w.d}, true);
       TileProduct({length, dim, b.rows}, {w.d_scores + column, 1, w.score_stride}, queries,
-                  {w.d_keys + p.local * w.d, w.d}, true);
+                  {w.d_keys + local * w.d, w.d}, true);
       TileProduct({b.rows, dim, length}, {w.d_scores + column, w.score_stride, 1},
-                  {w.keys + p.local * w.d, w.d}, {w.result, w.d}, column > 0);
+                  {w.keys + local * w.d, w.d}, {w.result, w.d}, column > 0);
     });
     for (int64_t r = 0; r < b.rows; ++r) {
       std::memcpy(g.d_qkv + (b.row() + r) * g.d_qkv_stride + b.head * dim, w.result + r * w.d,

@@ -40,6 +40,7 @@ struct TrainAttentionInput {
   const float* v;
   int64_t v_stride;
   int64_t heads, kv_heads, head_dim;
+  int64_t window = 0;  // keys that a query sees at most, its own counted; 0 = all before it
 };
 
 // out (T, heads * head_dim), log_sum (T, heads): log of the sum of exp(score).

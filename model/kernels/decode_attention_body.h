@@ -161,6 +161,12 @@ void ChunkSoftmax(const AttentionArgs& args, int64_t row, int64_t chunk, int64_t
   const int64_t n = Min(kAttentionChunk, target.limit - chunk);
   if (n <= 0) return;
   float* scores = args.scratch + row * kAttentionChunk;
+  const int64_t hidden = Min(n, target.first - chunk);  // tokens before the window
+  if (hidden == n) {
+    for (int64_t i = 0; i < padded; ++i) scores[i] = 0.0f;
+    return;
+  }
+  for (int64_t i = 0; i < hidden; ++i) scores[i] = -3e38f;
   float* highest = args.scratch + kAttentionRows * kAttentionChunk + row;
   float* total = highest + kAttentionRows;
   for (int64_t i = n; i % kLanes != 0; ++i) scores[i] = -3e38f;
@@ -175,6 +181,7 @@ void ChunkSoftmax(const AttentionArgs& args, int64_t row, int64_t chunk, int64_t
     sum += p;
   }
   for (int64_t i = (n + kLanes - 1) / kLanes * kLanes; i < padded; ++i) scores[i] = 0.0f;
+  for (int64_t i = 0; i < hidden; ++i) scores[i] = 0.0f;  // Exp leaves them a little above
   if (top > *highest) {
     const float shrink = Exp(Splat(*highest - top))[0];
     for (int64_t i = 0; i < args.head_dim; ++i) target.out[i] *= shrink;
@@ -187,14 +194,17 @@ void ChunkSoftmax(const AttentionArgs& args, int64_t row, int64_t chunk, int64_t
 void Attention(const AttentionArgs& args) {
   float* highest = args.scratch + kAttentionRows * kAttentionChunk;
   float* total = highest + kAttentionRows;
-  int64_t longest = 0;
+  int64_t longest = 0, first = args.rows[0].first;
   for (int64_t r = 0; r < args.count; ++r) {
     highest[r] = -3e38f;
     total[r] = 0.0f;
     for (int64_t i = 0; i < args.head_dim; ++i) args.rows[r].out[i] = 0.0f;
     if (args.rows[r].limit > longest) longest = args.rows[r].limit;
+    first = Min(first, args.rows[r].first);
   }
-  for (int64_t chunk = 0; chunk < longest; chunk += kAttentionChunk) {
+  // Chunks that are before every row's window are left out.
+  const int64_t begin = first <= 0 ? 0 : first / kAttentionChunk * kAttentionChunk;
+  for (int64_t chunk = begin; chunk < longest; chunk += kAttentionChunk) {
     Run runs[kAttentionRows + 1];
     const int64_t count = ChunkRuns(args, chunk, runs);
     const int64_t tokens = Min(kAttentionChunk, longest - chunk);

@@ -53,6 +53,7 @@ struct AttentionRow {
   float* out = nullptr;      // (head_dim)
   int64_t limit = 0;         // tokens it may see
   const int32_t* blocks = nullptr;
+  int64_t first = 0;  // what lies before this token isn't seen; at most 0 = everything is
 };
 struct AttentionArgs {
   const AttentionRow* rows = nullptr;

@@ -173,12 +173,13 @@ void FusedStep::GrowAngles(int64_t positions) {
   const int64_t half = config_.head_dim / 2;
   cos_.resize(positions * half);
   sin_.resize(positions * half);
+  const std::vector<double> frequencies = RopeFrequencies(config_.rope, config_.head_dim);
+  const double factor = config_.rope.attention_factor;
   for (int64_t i = 0; i < half; ++i) {
-    const double frequency = std::pow(
-        config_.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(config_.head_dim));
     for (int64_t p = angle_positions_; p < positions; ++p) {
-      cos_[p * half + i] = static_cast<float>(std::cos(static_cast<double>(p) * frequency));
-      sin_[p * half + i] = static_cast<float>(std::sin(static_cast<double>(p) * frequency));
+      const double angle = static_cast<double>(p) * frequencies[i];
+      cos_[p * half + i] = static_cast<float>(std::cos(angle) * factor);
+      sin_[p * half + i] = static_cast<float>(std::sin(angle) * factor);
     }
   }
   angle_positions_ = positions;
@@ -272,6 +273,7 @@ void FusedStep::Heads(PoolWorker& worker, int64_t layer) {
 
 void FusedStep::Attend(PoolWorker& worker, int64_t layer) {
   const int64_t per_kv = config_.heads / config_.kv_heads, head_dim = config_.head_dim;
+  const int64_t window = config_.Window(layer);
   const float* keys = Data(cache_->keys(layer));
   const float* values = Data(cache_->values(layer));
   const int64_t count = static_cast<int64_t>(tasks_.size()) * config_.kv_heads;
@@ -298,7 +300,7 @@ void FusedStep::Attend(PoolWorker& worker, int64_t layer) {
           const int64_t column = (kv_head * per_kv + head + h) * head_dim;
           rows[args.count++] = {qkv_ + r * (q_size_ + 2 * kv_size_) + column,
                                 attended_ + r * attended_width_ + column, rows_[r].position + 1,
-                                rows_[r].blocks};
+                                rows_[r].blocks, window > 0 ? rows_[r].position + 1 - window : 0};
         }
       }
       kernels_->attention(args);

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -48,7 +50,7 @@ class CheckpointTest : public ::testing::Test {
 };
 
 TEST_F(CheckpointTest, SavedModelLoadsToTheSameBits) {
-  for (const char* type : {"llama", "qwen2", "qwen3"}) {
+  for (const char* type : {"llama", "mistral", "qwen2", "qwen3", "qwen3_moe"}) {
     for (const Path path : {Path::kFused, Path::kFakeDevice}) {
       std::unique_ptr<Transformer> model = testing::MakeModel(testing::SmallConfig(type), path);
       ASSERT_TRUE(model->Save(dir_).ok());
@@ -85,6 +87,66 @@ TEST_F(CheckpointTest, MissingSurplusAndMisshapenTensorsAreNamed) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("(64, 128)"));
 
   EXPECT_TRUE(LoadEdited([](auto&) {}).ok());
+}
+
+TEST_F(CheckpointTest, VocabularyAndEmbeddingMustAgree) {
+  for (const int64_t rows : {511, 513}) {
+    const std::vector<float> embedding(rows * 64);
+    const absl::Status status = LoadEdited([&](auto& t) {
+      t["model.embed_tokens.weight"] = {
+          "F32",
+          {rows, 64},
+          absl::MakeConstSpan(reinterpret_cast<const std::byte*>(embedding.data()),
+                              embedding.size() * sizeof(float))};
+    });
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("model.embed_tokens.weight has shape (" + std::to_string(rows) +
+                          ", 64), config.json says (512, 64)"));
+  }
+}
+
+TEST_F(CheckpointTest, ADtypeThatIsNoFloatIsRefusedBeforeAnythingIsRead) {
+  int calls = 0;
+  absl::Status status = LoadEdited([&](auto& t) { t["model.norm.weight"].dtype = "I32"; });
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("model.norm.weight has dtype I32"));
+  status = Transformer::Load(dir_, at::kCPU, {.progress = [&](double) { ++calls; }}).status();
+  EXPECT_FALSE(status.ok());
+  EXPECT_EQ(calls, 0);
+}
+
+// Kibibytes of a line of /proc/self/status.
+int64_t StatusKib(const std::string& field) {
+  const std::string text = ReadFile("/proc/self/status").value();
+  const size_t at = text.find(field + ":");
+  return at == std::string::npos ? 0
+                                 : std::strtoll(text.c_str() + at + field.size() + 1, nullptr, 10);
+}
+
+TEST_F(CheckpointTest, LoadingHoldsOneTensorBesideTheWeights) {
+  ModelConfig config = testing::SmallConfig("qwen3");
+  config.hidden_size = 512;
+  config.intermediate_size = 4096;
+  config.layers = 6;
+  config.vocab_size = 2000;
+  const int64_t weights = ParameterCount(config) * 4, largest = 4096 * 512 * 4;
+  ASSERT_TRUE(Transformer::Create(config, 1, at::kCPU).value()->Save(dir_).ok());
+  const auto resident = [] { return (StatusKib("RssAnon") + StatusKib("RssFile")) * 1024; };
+  const int64_t before = resident();
+  int64_t most = 0;
+  double last = 0;
+  LoadOptions options;
+  options.progress = [&](double fraction) {
+    EXPECT_GT(fraction, last);
+    last = fraction;
+    most = std::max(most, resident() - before);
+  };
+  auto model = Transformer::Load(dir_, at::kCPU, options);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(last, 1);
+  EXPECT_GT(most, weights / 2);  // the measure measures
+  EXPECT_LT(most, weights + largest + (4 << 20));
 }
 
 TEST_F(CheckpointTest, UnwritableFolderIsAnErrorThatNamesIt) {

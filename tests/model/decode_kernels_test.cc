@@ -121,8 +121,8 @@ TEST_P(KernelsTest, AttentionOverSharedAndOwnBlocksEqualsPlainSoftmax) {
         }
       }
       std::vector<float> scratch(kAttentionRows * (kAttentionChunk + 2));
-      kernels.attention({rows.data(), 9, shared * kKvBlock, keys.data(), values.data(), stride, d,
-                         scratch.data()});
+      kernels.attention({rows.data(), 9, shared * kKvBlock, keys.data(), values.data(), stride, 0,
+                         d, scratch.data()});
       for (int64_t r = 0; r < 9; ++r) {
         double total = 0;
         std::vector<double> want(d);

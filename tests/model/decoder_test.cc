@@ -53,11 +53,15 @@ Tokens SomeTokens(int64_t n, int64_t vocab, uint64_t seed) {
 class DecoderTest : public ::testing::TestWithParam<Path> {};
 
 TEST_P(DecoderTest, ContinuesTheGoldenPromptsGreedily) {
-  for (const char* name : {"llama_untied", "qwen2_tied", "qwen3_tied", "qwen3_untied"}) {
+  for (const char* name :
+       {"llama_untied", "llama3_rope", "mistral_swa", "qwen2_tied", "qwen2_yarn", "qwen3_tied",
+        "qwen3_tied_bf16", "qwen3_untied", "qwen3_window", "qwen3_moe", "qwen3_moe_mixed"}) {
     SCOPED_TRACE(name);
-    const GoldenCase golden = ReadGoldenCase(name);
-    const auto prompts = golden.json["greedy"]["prompts"].get<std::vector<Tokens>>();
-    const auto expected = golden.json["greedy"]["new_tokens"].get<std::vector<Tokens>>();
+    const bool bf16 = std::string(name) == "qwen3_tied_bf16";
+    const GoldenCase golden = ReadGoldenCase(name, bf16 ? "_fp32_compute" : "");
+    const nlohmann::json& greedy = golden.json[bf16 ? "greedy_fp32_compute" : "greedy"];
+    const auto prompts = greedy["prompts"].get<std::vector<Tokens>>();
+    const auto expected = greedy["new_tokens"].get<std::vector<Tokens>>();
     Rig rig(LoadGolden(name, GetParam()), GetParam());
     std::vector<KvSequence> kv;
     std::vector<Tokens> next = prompts, made(prompts.size());
@@ -80,7 +84,7 @@ TEST_P(DecoderTest, ContinuesTheGoldenPromptsGreedily) {
 }
 
 TEST_P(DecoderTest, LogitsEqualTheTrainingForwardAtEveryPosition) {
-  for (const char* type : {"llama", "qwen2", "qwen3"}) {
+  for (const char* type : {"llama", "mistral", "qwen2", "qwen3", "qwen3_moe"}) {
     SCOPED_TRACE(type);
     Rig rig(MakeModel(SmallConfig(type), GetParam()), GetParam());
     const Tokens tokens = SomeTokens(70, 37, 1);
@@ -168,8 +172,12 @@ INSTANTIATE_TEST_SUITE_P(Paths, DecoderTest,
                          ::testing::Values(Path::kFused, Path::kOperators, Path::kFakeDevice),
                          [](const auto& info) { return PathName(info.param); });
 
-TEST(FusedDecoderTest, LogitsAreTheSameToTheLastBitWhateverElseIsInTheCall) {
+class FusedDecoderTest : public ::testing::TestWithParam<int64_t> {};
+
+TEST_P(FusedDecoderTest, LogitsAreTheSameToTheLastBitWhateverElseIsInTheCall) {
   ModelConfig config = SmallConfig("qwen3");
+  config.sliding_window = GetParam();
+  config.window_layers = {true, false};
   config.head_dim = 32;
   config.hidden_size = 100;
   Rig rig(MakeModel(config, Path::kFused), Path::kFused, 8192);
@@ -207,6 +215,29 @@ TEST(FusedDecoderTest, LogitsAreTheSameToTheLastBitWhateverElseIsInTheCall) {
     const at::Tensor logits = rig.Run(group);
     if (t == 229) {
       EXPECT_TRUE(at::equal(logits[8], whole[0]));
+    }
+  }
+}
+
+// Without a window, and with some that end inside a block, a chunk and beyond all tokens.
+INSTANTIATE_TEST_SUITE_P(Windows, FusedDecoderTest, ::testing::Values(0, 1, 30, 128, 150, 1000));
+
+TEST(WindowedDecoderTest, AWindowOverLongSequencesEqualsTheTrainingForward) {
+  for (int64_t window : {1, 16, 33, 128, 140}) {
+    ModelConfig config = SmallConfig("mistral");
+    config.sliding_window = window;
+    Rig rig(MakeModel(config, Path::kFused), Path::kFused);
+    const Tokens tokens = SomeTokens(300, 37, 8);
+    const at::Tensor expected = TrainingLogits(*rig.model, tokens);
+    rig.model->set_force_operators(true);
+    EXPECT_LT(MaxDifference(TrainingLogits(*rig.model, tokens), expected), 1e-4) << window;
+    KvSequence kv = rig.cache->NewSequence();
+    int64_t at = 0;
+    for (int64_t count : {131, 1, 100, 1, 67}) {
+      const DecodeSequence sequence = {&kv, {tokens.data() + at, static_cast<size_t>(count)}, true};
+      at += count;
+      EXPECT_LT(MaxDifference(rig.Run({sequence}), expected.narrow(0, at - 1, 1)), 1e-4)
+          << window << " after " << at;
     }
   }
 }

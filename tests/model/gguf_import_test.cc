@@ -13,6 +13,7 @@
 #include "common/files.h"
 #include "model/byte_level.h"
 #include "model/model_config.h"
+#include "model/rope.h"
 #include "model/safetensors.h"
 #include "model/tokenizer.h"
 #include "nlohmann/json.hpp"
@@ -40,18 +41,25 @@ std::string Floats(int count, float first) {
   return bytes;
 }
 
-// A llama of one layer with the byte vocabulary and two merges' worth of nothing.
-GgufBuilder TinyLlama(bool with_output = false) {
+struct TinyOptions {
+  std::string architecture = "llama";
+  bool with_output = false;
+  float freq_base = 1e5f;
+};
+
+// A model of one layer with the byte vocabulary and no merges.
+GgufBuilder Tiny(const TinyOptions& o) {
+  const std::string& arch = o.architecture;
   GgufBuilder b;
-  b.String("general.architecture", "llama");
-  b.Integer("llama.embedding_length", kHidden);
-  b.Integer("llama.feed_forward_length", kFeedForward);
-  b.Integer("llama.block_count", 1);
-  b.Integer("llama.attention.head_count", kHeads);
-  b.Integer("llama.attention.head_count_kv", 1);
-  b.Integer("llama.context_length", 64);
-  b.Float("llama.attention.layer_norm_rms_epsilon", 1e-5f);
-  b.Float("llama.rope.freq_base", 1e5f);
+  b.String("general.architecture", arch);
+  b.Integer(arch + ".embedding_length", kHidden);
+  b.Integer(arch + ".feed_forward_length", kFeedForward);
+  b.Integer(arch + ".block_count", 1);
+  b.Integer(arch + ".attention.head_count", kHeads);
+  b.Integer(arch + ".attention.head_count_kv", 1);
+  b.Integer(arch + ".context_length", 64);
+  b.Float(arch + ".attention.layer_norm_rms_epsilon", 1e-5f);
+  b.Float(arch + ".rope.freq_base", o.freq_base);
   b.String("tokenizer.ggml.model", "gpt2");
   b.String("tokenizer.ggml.pre", "smollm");
   std::vector<std::string> tokens = {"<|pad|>", "<|im_start|>", "<|im_end|>"};
@@ -66,25 +74,37 @@ GgufBuilder TinyLlama(bool with_output = false) {
   b.Integer("tokenizer.ggml.eos_token_id", 2);
   b.Integer("tokenizer.ggml.bos_token_id", 1);
   b.Integer("tokenizer.ggml.padding_token_id", 0);
+  const auto add = [&](const std::string& name, std::vector<uint64_t> dims, float first = 0) {
+    uint64_t count = 1;
+    for (uint64_t dim : dims) count *= dim;
+    b.Tensor(name, dims, 0, Floats(static_cast<int>(count), first));
+  };
   const std::string layer = "blk.0.";
-  b.Tensor("token_embd.weight", {kHidden, kVocab}, 0, Floats(kHidden * kVocab, 0));
-  b.Tensor("output_norm.weight", {kHidden}, 0, Floats(kHidden, 1));
-  b.Tensor(layer + "attn_norm.weight", {kHidden}, 0, Floats(kHidden, 2));
-  b.Tensor(layer + "ffn_norm.weight", {kHidden}, 0, Floats(kHidden, 3));
-  b.Tensor(layer + "attn_q.weight", {kHidden, kHidden}, 0, Floats(kHidden * kHidden, 0));
-  b.Tensor(layer + "attn_k.weight", {kHidden, kHidden / kHeads}, 0, Floats(kHidden * 4, 0));
-  b.Tensor(layer + "attn_v.weight", {kHidden, kHidden / kHeads}, 0, Floats(kHidden * 4, 0));
-  b.Tensor(layer + "attn_output.weight", {kHidden, kHidden}, 0, Floats(kHidden * kHidden, 0));
-  b.Tensor(layer + "ffn_gate.weight", {kHidden, kFeedForward}, 0,
-           Floats(kHidden * kFeedForward, 0));
-  b.Tensor(layer + "ffn_up.weight", {kHidden, kFeedForward}, 0, Floats(kHidden * kFeedForward, 0));
-  b.Tensor(layer + "ffn_down.weight", {kFeedForward, kHidden}, 0,
-           Floats(kHidden * kFeedForward, 0));
-  if (with_output) {
-    b.Tensor("output.weight", {kHidden, kVocab}, 0, Floats(kHidden * kVocab, 9000));
+  add("token_embd.weight", {kHidden, kVocab});
+  add("output_norm.weight", {kHidden}, 1);
+  add(layer + "attn_norm.weight", {kHidden}, 2);
+  add(layer + "ffn_norm.weight", {kHidden}, 3);
+  add(layer + "attn_q.weight", {kHidden, kHidden});
+  add(layer + "attn_k.weight", {kHidden, kHidden / kHeads});
+  add(layer + "attn_v.weight", {kHidden, kHidden / kHeads});
+  add(layer + "attn_output.weight", {kHidden, kHidden});
+  add(layer + "ffn_gate.weight", {kHidden, kFeedForward});
+  add(layer + "ffn_up.weight", {kHidden, kFeedForward});
+  add(layer + "ffn_down.weight", {kFeedForward, kHidden});
+  if (arch == "qwen2") {
+    add(layer + "attn_q.bias", {kHidden}, 100);
+    add(layer + "attn_k.bias", {kHidden / kHeads}, 200);
+    add(layer + "attn_v.bias", {kHidden / kHeads}, 300);
   }
+  if (arch == "qwen3") {
+    add(layer + "attn_q_norm.weight", {kHidden / kHeads}, 400);
+    add(layer + "attn_k_norm.weight", {kHidden / kHeads}, 500);
+  }
+  if (o.with_output) add("output.weight", {kHidden, kVocab}, 9000);
   return b;
 }
+
+GgufBuilder TinyLlama(bool with_output = false) { return Tiny({.with_output = with_output}); }
 
 std::vector<float> ReadValues(const std::string& dir, const std::string& name) {
   const auto reader = CheckpointReader::Open(dir).value();
@@ -112,7 +132,7 @@ TEST(GgufImport, MakesAFolderThatLoads) {
   ASSERT_THAT(config, IsOk());
   EXPECT_TRUE(config->tie_word_embeddings);
   EXPECT_EQ(config->rms_norm_eps, 1e-5);
-  EXPECT_EQ(config->rope_theta, 1e5);
+  EXPECT_EQ(config->rope.theta, 1e5);
   EXPECT_THAT(config->eos_ids, ElementsAre(2));
   const auto reader = CheckpointReader::Open(out);
   ASSERT_THAT(reader, IsOk());
@@ -137,6 +157,89 @@ TEST(GgufImport, PutsRotaryRowsOfLlamaBackIntoHalves) {
   for (int row = 0; row < kHidden; ++row) EXPECT_EQ(q[row * kHidden], rows[row] * kHidden);
   const std::vector<float> v = ReadValues(out, "model.layers.0.self_attn.v_proj.weight");
   for (int row = 0; row < 4; ++row) EXPECT_EQ(v[row * kHidden], row * kHidden);
+}
+
+TEST(GgufImport, QwensKeepTheirRowsBiasesAndNorms) {
+  for (const std::string arch : {"qwen2", "qwen3"}) {
+    const TempDir dir;
+    const std::string out = dir.File("out");
+    ASSERT_THAT(ImportGguf(dir.Write("m.gguf", Tiny({.architecture = arch}).File()), out, {}),
+                IsOk());
+    const auto config = LoadModelConfig(out);
+    ASSERT_THAT(config, IsOk());
+    EXPECT_EQ(config->model_type, arch);
+    const auto reader = CheckpointReader::Open(out).value();
+    EXPECT_EQ(reader.Names().size(), ParameterShapes(*config).size());
+    const std::string at = "model.layers.0.self_attn.";
+    const std::vector<float> q = ReadValues(out, at + "q_proj.weight");
+    for (int row = 0; row < kHidden; ++row) EXPECT_EQ(q[row * kHidden], row * kHidden);
+    if (arch == "qwen2") {
+      EXPECT_EQ(ReadValues(out, at + "q_proj.bias")[1], 101);
+      EXPECT_EQ(ReadValues(out, at + "k_proj.bias")[1], 201);
+      EXPECT_EQ(ReadValues(out, at + "v_proj.bias")[1], 301);
+    } else {
+      EXPECT_EQ(ReadValues(out, at + "q_norm.weight")[1], 401);
+      EXPECT_EQ(ReadValues(out, at + "k_norm.weight")[1], 501);
+    }
+  }
+}
+
+TEST(GgufImport, RopeScalingIsKept) {
+  struct Case {
+    std::function<void(GgufBuilder*)> add;
+    RopeType type;
+    double factor, attention_factor;
+    int64_t original;
+  };
+  const Case cases[] = {
+      // Llama 3 has only the factors; of two pairs one turns fast and one slowly.
+      {[](GgufBuilder* b) { b->Tensor("rope_freqs.weight", {2}, 0, Raw(1.0f) + Raw(8.0f)); },
+       RopeType::kLlama3, 8, 1, 8192},
+      {[](GgufBuilder* b) {
+         b->String("llama.rope.scaling.type", "linear");
+         b->Float("llama.rope.scaling.factor", 2.5f);
+       },
+       RopeType::kLinear, 2.5, 1, 0},
+      {[](GgufBuilder* b) {
+         b->String("llama.rope.scaling.type", "yarn");
+         b->Float("llama.rope.scaling.factor", 4.0f);
+         b->Integer("llama.rope.scaling.original_context_length", 32);
+       },
+       RopeType::kYarn, 4, 1.1386294361119891, 32},
+  };
+  for (const Case& c : cases) {
+    const TempDir dir;
+    GgufBuilder b = Tiny({.freq_base = 1e8f});
+    c.add(&b);
+    const std::string out = dir.File("out");
+    ASSERT_THAT(ImportGguf(dir.Write("m.gguf", b.File()), out, {}), IsOk());
+    const auto config = LoadModelConfig(out);
+    ASSERT_THAT(config, IsOk());
+    EXPECT_EQ(config->rope.type, c.type);
+    EXPECT_EQ(config->rope.factor, c.factor);
+    EXPECT_NEAR(config->rope.attention_factor, c.attention_factor, 1e-9);
+    EXPECT_EQ(config->rope.original_max_position, c.original);
+    EXPECT_EQ(CheckpointReader::Open(out)->Names().size(), ParameterShapes(*config).size());
+  }
+}
+
+TEST(GgufImport, TakesThePartsOfASplitModel) {
+  // Tensors by halves: the metadata and all but the last in one part, that one in the other.
+  GgufBuilder first = TinyLlama(), second;
+  first.Integer("split.no", 0);
+  first.Integer("split.count", 2);
+  second.Integer("split.no", 1);
+  second.Integer("split.count", 2);
+  second.Tensor("output.weight", {kHidden, kVocab}, 0, Floats(kHidden * kVocab, 9000));
+  const TempDir dir;
+  const std::string path = dir.Write("m-00001-of-00002.gguf", first.File());
+  dir.Write("m-00002-of-00002.gguf", second.File());
+  for (const std::string& source : {path, dir.path()}) {
+    const std::string out = dir.File("out");
+    ASSERT_THAT(ImportGguf(source, out, {}), IsOk());
+    EXPECT_FALSE(LoadModelConfig(out)->tie_word_embeddings);
+    EXPECT_EQ(ReadValues(out, "lm_head.weight")[0], 9000);
+  }
 }
 
 TEST(GgufImport, AnOutputMatrixOfItsOwnIsKept) {
@@ -172,8 +275,13 @@ TEST(GgufImport, WhatIsUnsupportedIsNamedAndNothingIsLeftBehind) {
        "attn_sinks"},
       {[](GgufBuilder* b) { b->Tensor("blk.1.attn_norm.weight", {8}, 0, Floats(8, 0)); },
        "blk.1.attn_norm"},
-      {[](GgufBuilder* b) { b->Tensor("blk.0.x.weight", {256}, 12, std::string(144, 'x')); },
-       "Q4_K"},
+      {[](GgufBuilder* b) { b->Tensor("blk.0.x.weight", {256}, 20, std::string(144, 'x')); },
+       "IQ4_NL"},
+      {[](GgufBuilder* b) { b->String("llama.rope.scaling.type", "longrope"); }, "longrope"},
+      {[](GgufBuilder* b) { b->Integer("llama.rope.dimension_count", 2); }, "dimension_count"},
+      {[](GgufBuilder* b) { b->Tensor("rope_freqs.weight", {2}, 0, Floats(2, 1)); }, "rope_freqs"},
+      {[](GgufBuilder* b) { b->Tensor("rope_freqs.weight", {3}, 0, Floats(3, 1)); }, "rope_freqs"},
+      {[](GgufBuilder* b) { b->Tensor("blk.0.attn_q.bias", {8}, 0, Floats(8, 0)); }, "biases"},
       {[](GgufBuilder* b) {
          b->Tensor("output.weight", {8, 3}, 0, Floats(24, 0));
        },
@@ -213,7 +321,7 @@ TEST(GgufImport, NamesAMissingFileAndAWrongDtype) {
   EXPECT_THAT(ImportGguf(dir.File("none.gguf"), dir.File("out"), {.dtype = "F64"}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("F64")));
   EXPECT_THAT(ImportGguf(dir.path(), dir.File("out"), {}),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("holds 0 .gguf files")));
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("holds 0 .gguf models")));
 }
 
 std::string Deflate(const std::string& bytes) {

@@ -1,8 +1,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <functional>
+
 #include "model/gguf_dequant.h"
 #include "model/gguf_reader.h"
+#include "model/safetensors.h"
 #include "tests/model/gguf_builder.h"
 #include "tests/model/temp_dir.h"
 #include "tests/testing/status_matchers.h"
@@ -131,12 +135,88 @@ TEST(Gguf, AbsurdCountsAreRefusedBeforeAnythingIsAllocated) {
 TEST(Gguf, AnUnsupportedTensorTypeIsNamed) {
   const TempDir dir;
   GgufBuilder b = Small();
-  b.Tensor("odd", {256}, 12, std::string(144, 'x'));
+  b.Tensor("odd", {256}, 20, std::string(144, 'x'));
   const auto gguf = GgufReader::Open(dir.Write("m.gguf", b.File()));
   ASSERT_THAT(gguf, IsOk());
   std::vector<float> out(256);
   EXPECT_THAT(Dequantize(gguf->tensors().at("odd"), absl::MakeSpan(out)),
-              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("Q4_K")));
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("IQ4_NL")));
+}
+
+TEST(Gguf, EveryTypeIsWhatTheReferenceMakesOfItToTheLastBit) {
+  const std::string dir = std::string(MILLRACE_GOLDEN_DIR) + "/gguf/";
+  const auto gguf = GgufReader::Open(dir + "types.gguf");
+  const auto expected = SafetensorsReader::Open(dir + "types.safetensors");
+  ASSERT_THAT(gguf, IsOk());
+  ASSERT_THAT(expected, IsOk());
+  EXPECT_EQ(gguf->tensors().size(), 13u);
+  for (const auto& [name, tensor] : gguf->tensors()) {
+    SCOPED_TRACE(name);
+    EXPECT_EQ(tensor.type, name);
+    const TensorView wanted = expected->Get(name).value();
+    EXPECT_EQ(tensor.shape, wanted.shape);
+    std::vector<float> values(wanted.bytes.size() / sizeof(float));
+    ASSERT_THAT(Dequantize(tensor, absl::MakeSpan(values)), IsOk());
+    EXPECT_EQ(std::memcmp(values.data(), wanted.bytes.data(), wanted.bytes.size()), 0);
+    EXPECT_THAT(SupportedGgufTypes(), HasSubstr(name));
+  }
+}
+
+// Two parts of a model; the second has no metadata of its own but its number.
+GgufBuilder Part(int index, int count) {
+  GgufBuilder b = index == 0 ? Small() : GgufBuilder();
+  b.Integer("split.no", index);
+  b.Integer("split.count", count);
+  b.Integer("split.tensors.count", 5);
+  if (index > 0) b.Tensor("late", {3}, 0, std::string(12, '\0'));
+  return b;
+}
+
+TEST(Gguf, AnyPartOfASplitModelStandsForAllOfThem) {
+  const TempDir dir;
+  const std::string first = dir.Write("m-00001-of-00002.gguf", Part(0, 2).File());
+  const std::string second = dir.Write("m-00002-of-00002.gguf", Part(1, 2).File());
+  for (const std::string& path : {first, second}) {
+    const auto gguf = GgufReader::Open(path);
+    ASSERT_THAT(gguf, IsOk());
+    EXPECT_EQ(gguf->tensors().size(), 5u);
+    EXPECT_EQ(gguf->files().size(), 2u);
+    EXPECT_EQ(gguf->Get<std::string>("general.architecture"), "llama");
+    EXPECT_EQ(gguf->file_bytes(), Part(0, 2).File().size() + Part(1, 2).File().size());
+  }
+}
+
+TEST(Gguf, BrokenSplitsAreRefusedByName) {
+  struct Case {
+    const char* second_name;
+    std::function<void(GgufBuilder*)> spoil;
+    absl::StatusCode code;
+    const char* named;
+  };
+  const auto none = [](GgufBuilder*) {};
+  const Case cases[] = {
+      {"elsewhere.gguf", none, absl::StatusCode::kNotFound, "m-00002-of-00002.gguf"},
+      {"m-00002-of-00002.gguf", [](GgufBuilder* b) { *b = Part(0, 2); },
+       absl::StatusCode::kInvalidArgument, "stands in an earlier part"},
+      {"m-00002-of-00002.gguf", [](GgufBuilder* b) { *b = Part(1, 3); },
+       absl::StatusCode::kInvalidArgument, "part 2 of 3"},
+      {"m-00002-of-00002.gguf",
+       [](GgufBuilder* b) { b->Tensor("later", {3}, 0, std::string(12, 'x')); },
+       absl::StatusCode::kInvalidArgument, "6 tensors, expected 5"},
+  };
+  for (const Case& c : cases) {
+    const TempDir dir;
+    const std::string first = dir.Write("m-00001-of-00002.gguf", Part(0, 2).File());
+    GgufBuilder second = Part(1, 2);
+    c.spoil(&second);
+    dir.Write(c.second_name, second.File());
+    EXPECT_THAT(GgufReader::Open(first), StatusIs(c.code, HasSubstr(c.named)));
+  }
+  const TempDir dir;
+  EXPECT_THAT(GgufReader::Open(dir.Write("renamed.gguf", Part(0, 2).File())),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("one of 2 parts")));
+  EXPECT_THAT(GgufReader::Open(dir.Write("m-00001-of-99999.gguf", Part(0, 99999).File())),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("one of 99999 parts")));
 }
 
 }  // namespace

@@ -63,9 +63,21 @@ ModelConfig SmallConfig(const std::string& model_type) {
   c.head_dim = 10;
   c.max_position = 128;
   c.tie_word_embeddings = model_type == "qwen3";
-  c.qk_norm = model_type == "qwen3";
-  c.qkv_bias = model_type != "qwen3";
+  c.qk_norm = model_type == "qwen3" || model_type == "qwen3_moe";
+  c.qkv_bias = model_type == "llama" || model_type == "qwen2";
   c.o_bias = model_type == "llama";
+  if (model_type == "llama") c.rope = {RopeType::kLlama3, 10000, 4, 16};
+  if (model_type == "mistral") {
+    c.rope = {RopeType::kYarn, 10000, 4, 16};
+    c.rope.attention_factor = 1.2;
+    c.sliding_window = 7;
+  }
+  if (model_type == "qwen3_moe") {
+    c.experts = 5;
+    c.experts_per_token = 2;
+    c.expert_intermediate_size = 12;
+    c.mlp_only_layers = {0};
+  }
   return c;
 }
 
@@ -81,24 +93,29 @@ std::unique_ptr<Transformer> MakeModel(const ModelConfig& config, Path path, uin
   return model;
 }
 
-GoldenCase ReadGoldenCase(const std::string& name) {
+GoldenCase ReadGoldenCase(const std::string& name, const std::string& suffix) {
   GoldenCase out;
   // The sharded folder holds the same weights as its neighbour, which has the expected numbers.
   const std::string dir = GoldenModelDir(name == "qwen3_untied_sharded" ? "qwen3_untied" : name);
   out.json = nlohmann::json::parse(ReadFile(JoinPath(dir, "golden.json")).value());
   const SafetensorsReader reader =
       SafetensorsReader::Open(JoinPath(dir, "golden.safetensors")).value();
+  const auto tensor = [&](const std::string& wanted) {
+    return ToTensor(reader.Get(wanted + suffix).value());
+  };
   const auto ids = ReadInts<int32_t>(reader, "right.input_ids");
   const auto mask = ReadInts<int32_t>(reader, "right.attention_mask");
-  const at::Tensor logits = ToTensor(reader.Get("right.logits").value());
-  const at::Tensor logprobs = ToTensor(reader.Get("right.logprobs").value());
+  const at::Tensor logits = tensor("right.logits");
+  const bool scored = reader.tensors().contains("right.logprobs" + suffix);
+  const bool left = reader.tensors().contains("left.logits");
   const int64_t width = logits.size(1);
   for (int64_t r = 0; r < logits.size(0); ++r) {
     int64_t n = 0;
     while (n < width && mask[r * width + n] != 0) ++n;
     out.rows.emplace_back(ids.begin() + r * width, ids.begin() + r * width + n);
     out.logits.push_back(logits[r].narrow(0, 0, n));
-    out.logprobs.push_back(logprobs[r].narrow(0, 0, n));
+    if (scored) out.logprobs.push_back(tensor("right.logprobs")[r].narrow(0, 0, n));
+    if (left) out.left_logits.push_back(tensor("left.logits")[r].narrow(0, width - n, n));
   }
   return out;
 }

@@ -21,7 +21,8 @@ std::string PathName(Path path);
 std::unique_ptr<Transformer> LoadGolden(const std::string& name, Path path);
 std::string GoldenModelDir(const std::string& name);
 
-// A small model of random weights with every option that `model_type` has.
+// A small model of random weights with every option that `model_type` has (mistral: a window of 7,
+// YaRN; llama: llama3 rope).
 ModelConfig SmallConfig(const std::string& model_type);
 std::unique_ptr<Transformer> MakeModel(const ModelConfig& config, Path path, uint64_t seed = 1);
 
@@ -29,9 +30,11 @@ struct GoldenCase {
   nlohmann::json json;                     // golden.json
   std::vector<std::vector<int32_t>> rows;  // token ids without padding
   std::vector<at::Tensor> logits;          // (tokens, V) each
-  std::vector<at::Tensor> logprobs;        // (tokens) each; first is 0
+  std::vector<at::Tensor> logprobs;        // (tokens) each; first is 0; may be empty
+  std::vector<at::Tensor> left_logits;     // the same of the left-padded batch; may be empty
 };
-GoldenCase ReadGoldenCase(const std::string& name);
+// `suffix` of the tensors' names: right.logits<suffix>.
+GoldenCase ReadGoldenCase(const std::string& name, const std::string& suffix = "");
 // Float tensor `name` of a safetensors file.
 at::Tensor ReadTensor(const std::string& path, const std::string& name);
 

@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
+#include "common/files.h"
+#include "model/rope.h"
 #include "nlohmann/json.hpp"
 #include "tests/model/temp_dir.h"
 #include "tests/testing/status_matchers.h"
@@ -44,11 +48,149 @@ TEST(ModelConfig, ReadsBothLayoutsOfRope) {
   for (const Json& json : {Valid(), old}) {
     const auto config = ParseModelConfig(json.dump(), "config.json");
     ASSERT_THAT(config, IsOk());
-    EXPECT_EQ(config->rope_theta, 1e6);
+    EXPECT_EQ(config->rope.theta, 1e6);
     EXPECT_EQ(config->head_dim, 32);
     EXPECT_TRUE(config->qk_norm);
     EXPECT_FALSE(config->qkv_bias);
     EXPECT_THAT(config->eos_ids, ElementsAre(2));
+  }
+}
+
+// Every golden folder, in both layouts.
+TEST(ModelConfig, BothLayoutsOfACheckpointAreTheSameModel) {
+  int compared = 0;
+  const std::string models = std::string(MILLRACE_GOLDEN_DIR) + "/models";
+  for (const auto& folder : std::filesystem::directory_iterator(models)) {
+    const std::string legacy = folder.path().string() + "/config_legacy.json";
+    if (!FileExists(legacy)) continue;
+    SCOPED_TRACE(legacy);
+    const std::string current = folder.path().string() + "/config.json";
+    const auto now = ParseModelConfig(ReadFile(current).value(), current);
+    const auto then = ParseModelConfig(ReadFile(legacy).value(), legacy);
+    ASSERT_THAT(now, IsOk());
+    ASSERT_THAT(then, IsOk());
+    EXPECT_EQ(ModelConfigToJson(*now), ModelConfigToJson(*then));
+    const auto again = ParseModelConfig(ModelConfigToJson(*now), "written");
+    ASSERT_THAT(again, IsOk());
+    EXPECT_EQ(ModelConfigToJson(*now), ModelConfigToJson(*again));
+    ++compared;
+  }
+  EXPECT_GE(compared, 8);
+}
+
+TEST(Rope, FrequenciesAreThoseOfTransformers) {
+  const std::string path = std::string(MILLRACE_GOLDEN_DIR) + "/models/rope.json";
+  const Json cases = Json::parse(ReadFile(path).value());
+  for (const Json& c : cases) {
+    SCOPED_TRACE(c["rope_parameters"].dump());
+    Json json = Valid();
+    json["rope_parameters"] = c["rope_parameters"];
+    const auto config = ParseModelConfig(json.dump(), "config.json");
+    ASSERT_THAT(config, IsOk());
+    EXPECT_NEAR(config->rope.attention_factor, c["attention_factor"].get<double>(), 1e-9);
+    const auto got = RopeFrequencies(config->rope, c["head_dim"].get<int64_t>());
+    ASSERT_EQ(got.size(), c["frequencies"].size());
+    for (size_t i = 0; i < got.size(); ++i) {
+      const double expected = c["frequencies"][i].get<double>();
+      EXPECT_NEAR(got[i], expected, 1e-5 * expected) << i;  // the reference is in fp32
+    }
+  }
+  EXPECT_GE(cases.size(), 6u);
+}
+
+struct WindowCase {
+  const char* what;
+  Json changes;
+  std::vector<int64_t> windows;  // by layer
+};
+
+TEST(ModelConfig, KnowsWhichLayersHaveAWindow) {
+  const WindowCase cases[] = {
+      {"off", {{"use_sliding_window", false}}, {0, 0, 0}},
+      {"null", {{"use_sliding_window", true}, {"sliding_window", nullptr}}, {0, 0, 0}},
+      {"past the last layer", {{"use_sliding_window", true}}, {0, 0, 0}},
+      {"from a layer on",
+       {{"use_sliding_window", true}, {"max_window_layers", 1}},
+       {0, 4096, 4096}},
+      {"from the first",
+       {{"use_sliding_window", true}, {"max_window_layers", 0}},
+       {4096, 4096, 4096}},
+      {"by layer",
+       {{"use_sliding_window", true},
+        {"layer_types", {"sliding_attention", "full_attention", "sliding_attention"}}},
+       {4096, 0, 4096}},
+      {"mistral", {{"model_type", "mistral"}, {"sliding_window", 8}}, {8, 8, 8}},
+      {"mistral null", {{"model_type", "mistral"}, {"sliding_window", nullptr}}, {0, 0, 0}},
+  };
+  for (const WindowCase& c : cases) {
+    SCOPED_TRACE(c.what);
+    Json json = Valid();
+    json.erase("architectures");
+    json.update(c.changes);
+    const auto config = ParseModelConfig(json.dump(), "config.json");
+    ASSERT_THAT(config, IsOk());
+    const auto again = ParseModelConfig(ModelConfigToJson(*config), "written");
+    ASSERT_THAT(again, IsOk());
+    for (int64_t l = 0; l < 3; ++l) {
+      EXPECT_EQ(config->Window(l), c.windows[l]) << l;
+      EXPECT_EQ(again->Window(l), c.windows[l]) << l;
+    }
+  }
+  Json json = Valid();
+  json["model_type"] = "mistral";
+  json.erase("architectures");
+  json.erase("sliding_window");
+  EXPECT_EQ(ParseModelConfig(json.dump(), "config.json")->Window(2), 4096);
+}
+
+Json Experts() {
+  Json json = Valid();
+  json["architectures"] = {"Qwen3MoeForCausalLM"};
+  json["model_type"] = "qwen3_moe";
+  json["num_experts"] = 8;
+  json["num_experts_per_tok"] = 2;
+  json["moe_intermediate_size"] = 32;
+  json["norm_topk_prob"] = true;
+  return json;
+}
+
+TEST(ModelConfig, KnowsWhichLayersHaveExperts) {
+  Json json = Experts();
+  json["num_hidden_layers"] = 6;
+  json["decoder_sparse_step"] = 2;
+  json["mlp_only_layers"] = {3};
+  const auto config = ParseModelConfig(json.dump(), "config.json");
+  ASSERT_THAT(config, IsOk());
+  std::vector<int64_t> with;
+  for (int64_t l = 0; l < 6; ++l) {
+    if (config->HasExperts(l)) with.push_back(l);
+  }
+  EXPECT_THAT(with, ElementsAre(1, 5));
+  int64_t routers = 0, downs = 0;
+  for (const ParameterShape& p : ParameterShapes(*config)) {
+    routers += p.name.ends_with("mlp.gate.weight") ? 1 : 0;
+    downs += p.name.find(".experts.7.down_proj") != std::string::npos ? 1 : 0;
+  }
+  EXPECT_EQ(routers, 2);
+  EXPECT_EQ(downs, 2);
+}
+
+TEST(ModelConfig, ImpossibleExpertsAreNamed) {
+  const std::pair<const char*, Json> cases[] = {{"num_experts", 0},
+                                                {"num_experts", 100000},
+                                                {"num_experts_per_tok", 9},
+                                                {"num_experts_per_tok", nullptr},
+                                                {"moe_intermediate_size", -1},
+                                                {"mlp_only_layers", {3}},
+                                                {"mlp_only_layers", {"a"}},
+                                                {"mlp_only_layers", 1},
+                                                {"norm_topk_prob", "yes"}};
+  for (const auto& [name, value] : cases) {
+    Json json = Experts();
+    json[name] = value;
+    EXPECT_THAT(ParseModelConfig(json.dump(), "config.json"),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(name)))
+        << value;
   }
 }
 
@@ -57,6 +199,7 @@ TEST(ModelConfig, WhatItWritesReadsBackTheSame) {
     Json json = Valid();
     json["model_type"] = type;
     json.erase("architectures");
+    if (std::string(type) == "llama") json.erase("sliding_window");
     json["attention_bias"] = std::string(type) == "llama";
     json["eos_token_id"] = {2, 7};
     const auto first = ParseModelConfig(json.dump(), "config.json");
@@ -84,7 +227,7 @@ TEST(ModelConfig, NamesTheFieldThatIsWrongOrUnsupported) {
   const BadField cases[] = {
       {"model_type", gone, kBad, "model_type"},
       {"model_type", "gemma3", kNot, "gemma3"},
-      {"model_type", "qwen3_moe", kNot, "qwen3_moe"},
+      {"model_type", "mixtral", kNot, "of llama, mistral, qwen2, qwen3, qwen3_moe"},
       {"architectures", {"Qwen3ForSequenceClassification"}, kNot, "SequenceClassification"},
       {"vocab_size", gone, kBad, "vocab_size"},
       {"vocab_size", 0, kBad, "vocab_size"},
@@ -109,11 +252,35 @@ TEST(ModelConfig, NamesTheFieldThatIsWrongOrUnsupported) {
       {"mlp_bias", true, kNot, "mlp_bias"},
       {"num_experts", 8, kNot, "num_experts"},
       {"num_local_experts", 8, kNot, "num_local_experts"},
-      {"use_sliding_window", true, kNot, "sliding_window"},
-      {"layer_types", {"full_attention", "sliding_attention"}, kNot, "sliding_attention"},
-      {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}}, kNot, "yarn"},
-      {"rope_scaling", {{"type", "linear"}, {"factor", 2}}, kNot, "linear"},
-      {"rope_parameters", {{"rope_type", "llama3"}, {"rope_theta", 1e6}}, kNot, "llama3"},
+      {"use_sliding_window", "yes", kBad, "use_sliding_window"},
+      {"layer_types", {"full_attention", "sliding_attention"}, kBad, "3 entries"},
+      {"layer_types",
+       {"full_attention", "full_attention", "sliding_attention"},
+       kBad,
+       "sliding_attention for layer 2"},
+      {"layer_types",
+       {"full_attention", "full_attention", "linear_attention"},
+       kNot,
+       "linear_attention"},
+      {"rope_scaling", {{"rope_type", "longrope"}, {"factor", 4}}, kNot, "longrope"},
+      {"rope_scaling", {{"type", "dynamic"}, {"factor", 2}}, kNot, "dynamic"},
+      {"rope_scaling", {{"type", "linear"}, {"factor", 2}}, kBad, "\"rope_scaling\" says linear"},
+      {"rope_parameters", {{"rope_type", "llama3"}, {"rope_theta", 1e6}}, kBad, "factor"},
+      {"rope_parameters", {{"rope_type", "linear"}, {"factor", 0.5}}, kBad, "factor"},
+      {"rope_parameters",
+       {{"rope_type", "llama3"},
+        {"factor", 8},
+        {"low_freq_factor", 4},
+        {"high_freq_factor", 1},
+        {"original_max_position_embeddings", 8192}},
+       kBad,
+       "high_freq_factor"},
+      {"rope_parameters", {{"rope_type", "yarn"}, {"factor", -4}}, kBad, "factor"},
+      {"rope_parameters", {{"full_attention", {{"rope_theta", 1e6}}}}, kNot, "full_attention"},
+      {"final_logit_softcapping", 30.0, kNot, "final_logit_softcapping"},
+      {"residual_multiplier", 0.22, kNot, "residual_multiplier"},
+      {"no_rope_layers", {1, 1, 0}, kNot, "no_rope_layers"},
+      {"auto_map", {{"AutoModelForCausalLM", "modeling.Own"}}, kNot, "auto_map"},
       {"rope_parameters", "default", kBad, "rope_parameters"},
       {"partial_rotary_factor", 0.5, kNot, "partial_rotary_factor"},
       {"quantization_config", {{"bits", 4}}, kNot, "quantization_config"},

@@ -4,9 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
 #include <tuple>
 
 #include "common/files.h"
+#include "model/experts.h"
 #include "model/logprobs.h"
 #include "tests/model/golden_model.h"
 #include "tests/testing/fake_device.h"
@@ -20,8 +24,10 @@ using testing::Path;
 
 constexpr double kLogitTolerance = 2e-4, kLogprobTolerance = 1e-4, kGradNormTolerance = 1e-3;
 
-const std::string kGoldenModels[] = {"llama_untied", "qwen3_tied", "qwen3_untied",
-                                     "qwen3_untied_sharded", "qwen2_tied"};
+const std::string kGoldenModels[] = {"llama_untied",    "llama3_rope",          "mistral_swa",
+                                     "qwen2_tied",      "qwen2_yarn",           "qwen3_tied",
+                                     "qwen3_untied",    "qwen3_untied_sharded", "qwen3_moe",
+                                     "qwen3_moe_mixed", "qwen3_window"};
 
 // Mean next-token cross entropy over all rows; its backward fills the gradients.
 double Backward(Transformer* model, const std::vector<std::vector<int32_t>>& rows,
@@ -55,20 +61,28 @@ TEST_P(GoldenTest, GivesTheReferencesLogitsLogprobsAndGradients) {
   std::unique_ptr<Transformer> model = testing::LoadGolden(name, path);
   ASSERT_NE(model, nullptr);
   const PackedBatch batch = testing::PackRows(golden.rows, cut);
+  struct {
+    double logits = 0, logprobs = 0, norms = 0;
+  } parity;
   {
     c10::AutoGradMode no_grad(false);
     absl::StatusOr<at::Tensor> hidden = model->Forward(batch);
     ASSERT_TRUE(hidden.ok()) << hidden.status();
     at::Tensor logits = at::matmul(*hidden, model->lm_head().t());
-    EXPECT_LT(MaxDifference(logits, at::cat(golden.logits, 0)), kLogitTolerance);
+    parity.logits = MaxDifference(logits, at::cat(golden.logits, 0));
+    EXPECT_LT(parity.logits, kLogitTolerance);
+    if (!golden.left_logits.empty()) {
+      EXPECT_LT(MaxDifference(logits, at::cat(golden.left_logits, 0)), kLogitTolerance);
+    }
     int64_t at = 0;
     for (size_t r = 0; r < golden.rows.size(); ++r) {
       const int64_t n = golden.rows[r].size();
       at::Tensor targets = at::tensor(golden.rows[r], at::kInt).narrow(0, 1, n - 1).to(at::kLong);
       const LogprobResult got = SelectedLogprobs(hidden->narrow(0, at, n - 1), model->lm_head(),
                                                  targets.to(model->device()), 1.0, 5);
-      EXPECT_LT(MaxDifference(got.logprobs, golden.logprobs[r].narrow(0, 1, n - 1)),
-                kLogprobTolerance);
+      const double difference = MaxDifference(got.logprobs, golden.logprobs[r].narrow(0, 1, n - 1));
+      EXPECT_LT(difference, kLogprobTolerance);
+      parity.logprobs = std::max(parity.logprobs, difference);
       at += n;
     }
   }
@@ -76,8 +90,14 @@ TEST_P(GoldenTest, GivesTheReferencesLogitsLogprobsAndGradients) {
               1e-4);
   for (const NamedParameter& p : model->parameters()) {
     const double expected = golden.json["grad_norms"][p.name].get<double>();
-    EXPECT_NEAR(p.grad.norm().item<double>(), expected, kGradNormTolerance * expected) << p.name;
+    const double norm = p.grad.norm().item<double>();
+    EXPECT_NEAR(norm, expected, kGradNormTolerance * expected) << p.name;
+    if (expected > 0) parity.norms = std::max(parity.norms, std::abs(norm / expected - 1));
   }
+  // docs/models.md has these.
+  std::printf("parity | `%s` | %s%s | %.1e | %.1e | %.1e |\n", name.c_str(),
+              testing::PathName(path).c_str(), cut > 0 ? ", prefixes" : "", parity.logits,
+              parity.logprobs, parity.norms);
   const std::string file = JoinPath(testing::GoldenModelDir(name), "grads.safetensors");
   if (!FileExists(file)) return;
   for (const NamedParameter& p : model->parameters()) {
@@ -96,6 +116,49 @@ INSTANTIATE_TEST_SUITE_P(All, GoldenTest,
                                   testing::PathName(std::get<1>(info.param)) +
                                   (std::get<2>(info.param) == 0 ? "_packed" : "_prefixes");
                          });
+
+TEST(GoldenModelTest, BfloatWeightsComputedInFloatGiveTheReferencesNumbers) {
+  const testing::GoldenCase golden = testing::ReadGoldenCase("qwen3_tied_bf16", "_fp32_compute");
+  for (const Path path : {Path::kFused, Path::kOperators}) {
+    std::unique_ptr<Transformer> model = testing::LoadGolden("qwen3_tied_bf16", path);
+    ASSERT_NE(model, nullptr);
+    c10::AutoGradMode no_grad(false);
+    absl::StatusOr<at::Tensor> hidden = model->Forward(testing::PackRows(golden.rows, 0));
+    ASSERT_TRUE(hidden.ok()) << hidden.status();
+    EXPECT_LT(MaxDifference(at::matmul(*hidden, model->lm_head().t()), at::cat(golden.logits, 0)),
+              kLogitTolerance);
+  }
+}
+
+TEST(GoldenModelTest, RoutersAndTheirBalanceLossAreTheReferences) {
+  for (const char* name : {"qwen3_moe", "qwen3_moe_mixed"}) {
+    const testing::GoldenCase golden = testing::ReadGoldenCase(name);
+    std::unique_ptr<Transformer> model = testing::LoadGolden(name, Path::kOperators);
+    ASSERT_NE(model, nullptr);
+    auto got = model->RouterLogits(testing::PackRows(golden.rows, 0));
+    ASSERT_TRUE(got.ok()) << got.status();
+    // (layers, rows, padded tokens, experts)
+    const at::Tensor expected = testing::ReadTensor(
+        JoinPath(testing::GoldenModelDir(name), "golden.safetensors"), "right.router_logits");
+    ASSERT_EQ(static_cast<int64_t>(got->size()), expected.size(0)) << name;
+    for (size_t l = 0; l < got->size(); ++l) {
+      int64_t at = 0;
+      for (size_t r = 0; r < golden.rows.size(); ++r) {
+        const int64_t n = golden.rows[r].size();
+        EXPECT_LT(MaxDifference((*got)[l].narrow(0, at, n), expected[l][r].narrow(0, 0, n)), 1e-4);
+        at += n;
+      }
+    }
+    const at::Tensor loss = RouterBalanceLoss(model->config(), *got);
+    EXPECT_NEAR(loss.item<double>(), golden.json["router_aux_loss"].get<double>(), 1e-4) << name;
+    loss.backward();
+    for (const NamedParameter& p : model->parameters()) {
+      if (p.name.ends_with("mlp.gate.weight")) {
+        EXPECT_GT(p.grad.abs().max().item<double>(), 0) << p.name;
+      }
+    }
+  }
+}
 
 // Groups of one prompt and several completions of many lengths, in both layouts.
 struct Groups {
@@ -203,14 +266,13 @@ TEST_P(PathTest, SecondBackwardAddsToTheGradients) {
   EXPECT_EQ(model->flat_gradients().abs().max().item<double>(), 0.0);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, PathTest,
-                         ::testing::Combine(::testing::Values("llama", "qwen2", "qwen3"),
-                                            ::testing::Values(Path::kFused, Path::kOperators,
-                                                              Path::kFakeDevice)),
-                         [](const auto& info) {
-                           return std::get<0>(info.param) + "_" +
-                                  testing::PathName(std::get<1>(info.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    All, PathTest,
+    ::testing::Combine(::testing::Values("llama", "mistral", "qwen2", "qwen3", "qwen3_moe"),
+                       ::testing::Values(Path::kFused, Path::kOperators, Path::kFakeDevice)),
+    [](const auto& info) {
+      return std::get<0>(info.param) + "_" + testing::PathName(std::get<1>(info.param));
+    });
 
 TEST(TransformerTest, ForwardAndBackwardOnADeviceSynchroniseNeverAndTransferAFixedNumberOfTimes) {
   const ModelConfig config = testing::SmallConfig("qwen3");
