@@ -111,8 +111,8 @@ absl::Status LearnerLoop::OneStep(int64_t step) {
   if (absl::IsCancelled(batch.status()) && Stopping()) return absl::OkStatus();
   if (!batch.ok()) return batch.status();
   enter("train", "wait_batch");
-  MR_ASSIGN_OR_RETURN(StepReport report, trainer_->Step(*batch, state_.version));
   between_steps_ = false;
+  MR_ASSIGN_OR_RETURN(StepReport report, trainer_->Step(*batch, state_.version));
   enter("publish", "train");
   const int64_t trained_on = state_.version;
   MR_RETURN_IF_ERROR(Publish(state_.version + 1));
@@ -136,8 +136,8 @@ absl::Status LearnerLoop::OneStep(int64_t step) {
                step, trained_on, report.reward_mean, report.groups, report.trained_tokens,
                seconds["total"]);
   MR_RETURN_IF_ERROR(WriteStepLine(*batch, report, seconds));
-  // After its line: a step that is in a checkpoint is in metrics.jsonl.
   between_steps_ = true;
+  // After its line: a step that is in a checkpoint is in metrics.jsonl.
   if (snapshot != nullptr) {
     checkpointer_->Write(std::move(snapshot));
     saved_step_ = step;
@@ -198,10 +198,10 @@ absl::Status LearnerLoop::WriteStepLine(const Batch& batch, const StepReport& re
 
 absl::Status LearnerLoop::Publish(int64_t version) {
   time_.Enter("publish");
-  const absl::Time start = Clock::Real()->Now();
   // The buffer hears of it first: a process that dies between the two calls must not leave members
   // with a version that the next one, which counts on from the buffer's, gives to other weights.
   MR_RETURN_IF_ERROR(ports_.set_version(version, /*finished=*/false));
+  const absl::Time start = Clock::Real()->Now();
   // On the CPU the parameters themselves; elsewhere one copy of all of them.
   const at::Tensor host = model_->flat_parameters().detach().to(at::kCPU);
   const auto* bytes = static_cast<const std::byte*>(host.const_data_ptr());
