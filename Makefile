@@ -10,7 +10,7 @@ SEED ?= 0
 RECIPES := $(basename $(notdir $(wildcard configs/recipes/*.toml)))
 PROGRAMS := millrace millrace-buffer millrace-learner millrace-rollout
 
-.PHONY: help quickstart quickstart-tiny recipe test check format programs bench proof-seeds proof-fuzz proof-tokenizers proof-tsan proof-compose clean
+.PHONY: help quickstart quickstart-tiny recipe test check format programs bench proof-seeds proof-fuzz proof-tokenizers proof-templates proof-tsan proof-compose clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 28
@@ -71,6 +71,11 @@ proof-fuzz: ## Every fuzz target for a minute under AddressSanitizer (libFuzzer 
 proof-tokenizers: ## 100,000 random strings for each tokenizer layout against PyPI tokenizers
 	@cmake --preset bench > /dev/null && ninja -C build/bench tokenizer_bench
 	@scripts/proof-tokenizers
+
+proof-templates: ## The chat templates that TRL ships, against Jinja
+	@bench/peers/setup
+	@cmake --preset bench > /dev/null && ninja -C build/bench tokenizer_bench
+	@scripts/proof-templates
 
 proof-tsan: ## The tests without LibTorch under ThreadSanitizer
 	@cmake --preset tsan && ninja -C build/tsan && ctest --test-dir build/tsan --output-on-failure

@@ -23,8 +23,9 @@ while args.piece_bytes and begin + args.piece_bytes < len(data):
     pieces.append(data[begin:end].decode())
     begin = end
 pieces.append(data[begin:].decode())
-start = time.perf_counter()
+start, cpu = time.perf_counter(), time.process_time()
 tokens = sum(len(tokenizer.encode(piece, add_special_tokens=False).ids) for piece in pieces)
-seconds = time.perf_counter() - start
-print(json.dumps(dict(tokens=tokens, bytes=len(data), seconds=seconds, tokens_per_second=tokens / seconds,
+seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu
+print(json.dumps(dict(tokens=tokens, bytes=len(data), seconds=seconds, cpu_seconds=cpu_seconds,
+                      tokens_per_second=tokens / cpu_seconds,
                       version=tokenizers.__version__)))
