@@ -35,10 +35,10 @@ absl::Status RunBuffer(Role& role) {
   MR_ASSIGN_OR_RETURN(const RunningServer running, StartGrpcServer(role.flags.listen, {&service}));
   const std::string host = role.flags.advertise.empty() ? HostName() : role.flags.advertise;
   absl::Status status = role.Announce(
-      absl::StrCat(host, ":", running.port), [core] { return core->health(); },
+      JoinHostPort(host, running.port), [core] { return core->health(); },
       [core] { core->UpdateMetrics(); });
   if (status.ok()) {
-    spdlog::info("serving run \"{}\" on {}:{}", options.run, host, running.port);
+    spdlog::info("serving run \"{}\" on {}", options.run, JoinHostPort(host, running.port));
     role.Event("buffer_started",
                absl::StrCat("{\"stored_trajectories\":", stats.stored_trajectories, "}"));
     while (!role.WaitForStop(absl::Seconds(60))) {

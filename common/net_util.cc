@@ -34,8 +34,18 @@ absl::StatusOr<HostPort> ParseHostPort(const std::string& address) {
   return result;
 }
 
+std::string JoinHostPort(const std::string& host, int port) {
+  const bool bare_v6 = host.find(':') != std::string::npos && host.front() != '[';
+  return bare_v6 ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
+}
+
+std::string AnyPortOf(const std::string& address) {
+  const absl::StatusOr<HostPort> where = ParseHostPort(address);
+  return JoinHostPort(where.ok() ? where->host : "0.0.0.0", 0);
+}
+
 absl::Status CheckCanBind(const std::string& host, int port) {
-  const std::string name = absl::StrCat(host, ":", port);
+  const std::string name = JoinHostPort(host, port);
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;

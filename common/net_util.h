@@ -16,6 +16,10 @@ struct HostPort {
 
 // "host:port", "[::1]:port". INVALID_ARGUMENT names the text.
 absl::StatusOr<HostPort> ParseHostPort(const std::string& address);
+// The other way round: an IPv6 host gets its brackets.
+std::string JoinHostPort(const std::string& host, int port);
+// Any port of the host that `address` names; of every IPv4 one when it is no address.
+std::string AnyPortOf(const std::string& address);
 
 // Tries to bind a TCP socket as a server would, without port sharing, and lets go of it at once.
 // ALREADY_EXISTS naming host:port when it is taken, PERMISSION_DENIED, INVALID_ARGUMENT when the

@@ -151,7 +151,7 @@ absl::Status Role::Announce(const std::string& address, std::function<absl::Stat
                                    {"role", role_},
                                    {"pid", getpid()},
                                    {"address", address},
-                                   {"metrics_address", absl::StrCat(host, ":", http_->port())},
+                                   {"metrics_address", JoinHostPort(host, http_->port())},
                                    {"started_unix_ms", UnixMillis()}};
   const std::string folder = JoinPath(run_dir, "endpoints");
   MR_RETURN_IF_ERROR(MakeDirectories(folder));

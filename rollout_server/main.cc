@@ -120,6 +120,7 @@ Subscriber::Options SyncOptions(const Role& role, const std::string& sync,
   options.member = role.flags.name;
   options.publisher = sync;
   options.control_address = control_address;
+  options.bucket_listen = AnyPortOf(role.flags.listen);
   options.advertise = role.flags.advertise.empty() ? HostName() : role.flags.advertise;
   options.token = role.config.weight_sync.token;
   options.same_host = role.config.weight_sync.transport == "auto";
@@ -175,7 +176,7 @@ absl::Status RunRollout(Role& role) {
 
   MR_ASSIGN_OR_RETURN(RunningServer server, StartGrpcServer(role.flags.listen, {&service}));
   const std::string host = role.flags.advertise.empty() ? HostName() : role.flags.advertise;
-  const std::string address = absl::StrCat(host, ":", server.port);
+  const std::string address = JoinHostPort(host, server.port);
   MR_ASSIGN_OR_RETURN(
       std::unique_ptr<Subscriber> subscriber,
       Subscriber::Start(SyncOptions(role, addresses.sync, address), &swap, role.metrics.get()));

@@ -8,6 +8,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/clock.h"
 #include "common/grpc_util.h"
+#include "common/net_util.h"
 #include "common/status_macros.h"
 #include "weight_sync/bucket_reader.h"
 #include "weight_sync/bucket_server.h"
@@ -67,7 +68,7 @@ absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Start(Options options, Met
   Coordinator::Options coordinator_options;
   coordinator_options.run = options.run;
   coordinator_options.token = options.token;
-  coordinator_options.learner_address = absl::StrCat(options.advertise, ":", impl->server->port());
+  coordinator_options.learner_address = JoinHostPort(options.advertise, impl->server->port());
   if (options.same_host) {
     coordinator_options.same_host_address =
         absl::StrCat(kSameHostPrefix, impl->server->same_host_name());
@@ -90,7 +91,7 @@ Publisher::~Publisher() {
 }
 
 std::string Publisher::control_address() const {
-  return absl::StrCat(impl_->options.advertise, ":", impl_->grpc.port);
+  return JoinHostPort(impl_->options.advertise, impl_->grpc.port);
 }
 
 absl::Status Publisher::Publish(int64_t version, absl::Span<const NamedSpan> tensors) {

@@ -9,6 +9,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/backoff.h"
 #include "common/clock.h"
+#include "common/net_util.h"
 #include "common/status_macros.h"
 #include "spdlog/spdlog.h"
 #include "weight_sync/bucket_server.h"
@@ -93,7 +94,7 @@ absl::Status Subscriber::Impl::JoinLearner() {
   request.set_run(options.run);
   request.set_member(options.member);
   request.set_control_address(options.control_address);
-  request.set_bucket_address(absl::StrCat(options.advertise, ":", server->port()));
+  request.set_bucket_address(JoinHostPort(options.advertise, server->port()));
   request.set_token(options.token);
   MR_ASSIGN_OR_RETURN(v1::JoinReply reply, client->Join(request));
   joins_metric->Increment();

@@ -27,6 +27,15 @@ TEST(NetUtilTest, AddressesAreTakenApart) {
   }
 }
 
+TEST(NetUtilTest, AddressesArePutTogetherAsTheyAreTakenApart) {
+  EXPECT_EQ(JoinHostPort("host-1.example", 7001), "host-1.example:7001");
+  EXPECT_EQ(JoinHostPort("::1", 7001), "[::1]:7001");
+  EXPECT_EQ(JoinHostPort("[::1]", 7001), "[::1]:7001");
+  EXPECT_EQ(AnyPortOf("127.0.0.1:7001"), "127.0.0.1:0");
+  EXPECT_EQ(AnyPortOf("[::]:7001"), "[::]:0");
+  EXPECT_EQ(AnyPortOf("nonsense"), "0.0.0.0:0");
+}
+
 TEST(GrpcServerTest, PortZeroGivesAFreePort) {
   v1::Buffer::Service service;
   ASSERT_OK_AND_ASSIGN(RunningServer server, StartGrpcServer("127.0.0.1:0", {&service}));
