@@ -1,10 +1,8 @@
 // millrace-learner: trains on what the buffer hands out and publishes the weights.
 #include <ATen/Parallel.h>
 
-#include <algorithm>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "buffer/buffer_client.h"
@@ -13,6 +11,7 @@
 #include "common/status_macros.h"
 #include "learner/evaluation_client.h"
 #include "learner/loop.h"
+#include "learner/train_step.h"
 #include "nlohmann/json.hpp"
 #include "weight_sync/publisher.h"
 
@@ -24,6 +23,7 @@ absl::StatusOr<std::unique_ptr<Publisher>> StartPublisher(Role& role) {
   Publisher::Options options;
   options.run = role.config.run.name;
   options.listen = role.flags.listen;
+  options.bucket_listen = AnyPortOf(role.flags.listen);
   options.advertise = role.flags.advertise.empty() ? HostName() : role.flags.advertise;
   options.token = sync.token;
   options.same_host = sync.transport == "auto";
@@ -80,9 +80,7 @@ LearnerPorts MakePorts(Role& role, BufferClient* buffer, Publisher* publisher,
 }
 
 absl::Status RunLearner(Role& role) {
-  const int64_t threads = role.config.learner.threads;
-  at::set_num_threads(
-      static_cast<int>(threads > 0 ? threads : std::max(std::thread::hardware_concurrency(), 1u)));
+  at::set_num_threads(LearnerThreads(role.config));
   const std::string buffer_address =
       role.flags.buffer.empty() ? role.config.buffer.address : role.flags.buffer;
   if (buffer_address.empty()) {

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "common/status_macros.h"
 #include "environments/run_task.h"
+#include "learner/train_step.h"
 #include "model/decoder.h"
 #include "model/kv_cache.h"
 #include "model/sampling.h"
@@ -181,7 +182,7 @@ class WarmUpRun {
     o.optimizer.eps = config_.learner.adam_eps;
     o.optimizer.weight_decay = config_.learner.weight_decay;
     o.optimizer.max_grad_norm = config_.learner.max_grad_norm;
-    o.optimizer.threads = static_cast<int>(config_.learner.threads);
+    o.optimizer.threads = LearnerThreads(config_);
     MR_ASSIGN_OR_RETURN(trainer_, SftTrainer::Create(model_, o));
     interval_ = std::max<int64_t>(config_.sft.eval_every, 1);
     stop_ids_ = StopIds(tokenizer_, model_->config().eos_ids);

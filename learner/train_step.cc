@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -53,6 +54,12 @@ struct Trainer::Members {
   double temperature = 1;
 };
 
+int LearnerThreads(const RunConfig& config) {
+  const int64_t threads = config.learner.threads;
+  return static_cast<int>(threads > 0 ? threads
+                                      : std::max(std::thread::hardware_concurrency(), 1u));
+}
+
 absl::StatusOr<TrainerOptions> MakeTrainerOptions(const RunConfig& config) {
   const RunConfig::Learner& l = config.learner;
   TrainerOptions o;
@@ -75,7 +82,7 @@ absl::StatusOr<TrainerOptions> MakeTrainerOptions(const RunConfig& config) {
   o.optimizer.eps = l.adam_eps;
   o.optimizer.weight_decay = l.weight_decay;
   o.optimizer.max_grad_norm = l.max_grad_norm;
-  o.optimizer.threads = static_cast<int>(l.threads);
+  o.optimizer.threads = LearnerThreads(config);
   o.self_check_tolerance = l.self_check_tolerance;
   return o;
 }

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <thread>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -183,6 +184,15 @@ TEST(TrainStep, MakesSeveralUpdatesOfOneBatchAndClipsTheirRatios) {
   EXPECT_EQ(report.updates[0].clip_low + report.updates[0].clip_high, 0);
   EXPECT_NEAR(report.updates[0].ratio_mean, 1, 1e-4);
   EXPECT_GT(report.updates[3].clip_low + report.updates[3].clip_high, 0);
+}
+
+TEST(TrainStep, TheOptimizerHasAThreadACoreUnlessToldOtherwise) {
+  RunConfig config;
+  config.learner.threads = 0;
+  EXPECT_EQ(OrThrow(MakeTrainerOptions(config)).optimizer.threads,
+            static_cast<int>(std::thread::hardware_concurrency()));
+  config.learner.threads = 3;
+  EXPECT_EQ(OrThrow(MakeTrainerOptions(config)).optimizer.threads, 3);
 }
 
 TEST(TrainStep, NamesABatchWithoutAVerdict) {
