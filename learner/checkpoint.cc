@@ -14,6 +14,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
@@ -118,23 +119,39 @@ absl::Status WriteFiles(const std::string& dir, const Job& job) {
   return SyncDirectory(dir);
 }
 
-// Names of whole checkpoints, oldest first.
+// Names of whole checkpoints, oldest first: by number, for those of step 1000000 and on have a
+// digit more.
 absl::StatusOr<std::vector<std::string>> WholeCheckpoints(const std::string& dir) {
-  std::vector<std::string> out;
+  std::map<uint64_t, std::string> found;
   MR_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(dir));
   for (const std::string& name : names) {
-    if (absl::StartsWith(name, "step-") &&
+    absl::string_view number = name;
+    uint64_t step = 0;
+    if (absl::ConsumePrefix(&number, "step-") && absl::SimpleAtoi(number, &step) &&
         FileExists(JoinPath(JoinPath(dir, name), "trainer.json"))) {
-      out.push_back(name);
+      found[step] = name;
     }
   }
+  std::vector<std::string> out;
+  for (auto& [step, name] : found) out.push_back(std::move(name));
   return out;
+}
+
+// What writers that were killed have left; each may be as large as a checkpoint.
+absl::Status RemoveTemporaries(const std::string& dir) {
+  MR_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(dir));
+  for (const std::string& name : names) {
+    if (absl::StartsWith(name, kTemporary)) {
+      MR_RETURN_IF_ERROR(RemoveRecursively(JoinPath(dir, name)));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status WriteCheckpoint(const Checkpointer::Options& options, const Job& job) {
   const std::string name = CheckpointName(job.state.step);
   const std::string part = JoinPath(options.dir, absl::StrCat(kTemporary, name));
-  MR_RETURN_IF_ERROR(RemoveRecursively(part));
+  MR_RETURN_IF_ERROR(RemoveTemporaries(options.dir));
   if (absl::Status status = WriteFiles(part, job); !status.ok()) {
     RemoveRecursively(part).IgnoreError();  // the first error is the one to tell
     return absl::Status(status.code(), absl::StrCat("checkpoint ", name, ": ", status.message()));

@@ -129,6 +129,33 @@ TEST_F(CheckpointTest, KeepsTheNewestInHuggingFaceLayoutAndCommitsEach) {
   EXPECT_EQ(state.dropped.at("degenerate"), 3u);
 }
 
+TEST_F(CheckpointTest, TheNewestIsThatOfTheHighestStepHoweverManyDigitsItHas) {
+  auto model = TinyModel();
+  {
+    Checkpointer checkpointer(Options());
+    for (int64_t step : {999998, 999999, 1000000, 1000001}) {
+      ASSERT_TRUE(checkpointer.Save(*model, *tokenizer_, nullptr, State(step)).ok());
+    }
+    ASSERT_TRUE(checkpointer.Wait().ok());
+  }
+  EXPECT_THAT(Names(), ::testing::ElementsAre("latest", "step-1000000", "step-1000001"));
+  fs::remove(dir_ / "latest");
+  EXPECT_EQ(OrThrow(FindLatestCheckpoint(dir_.string())), (dir_ / "step-1000001").string());
+}
+
+TEST_F(CheckpointTest, WhatAKilledWriterLeftGoesWithTheNextOne) {
+  // Of steps that this life never writes.
+  for (const char* left : {".part-step-000017", ".part-step-000012.old"}) {
+    fs::create_directories(dir_ / left);
+    std::ofstream(dir_ / left / "model.safetensors") << "half";
+  }
+  auto model = TinyModel();
+  Checkpointer checkpointer(Options());
+  ASSERT_TRUE(checkpointer.Save(*model, *tokenizer_, nullptr, State(20)).ok());
+  ASSERT_TRUE(checkpointer.Wait().ok());
+  EXPECT_THAT(Names(), ::testing::ElementsAre("latest", "step-000020"));
+}
+
 TEST_F(CheckpointTest, IsASnapshotThatLaterUpdatesDoNotReach) {
   auto model = TinyModel();
   const at::Tensor before = model->flat_parameters().clone();
