@@ -4,9 +4,12 @@
 #include <cmath>
 #include <numeric>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "cli/progress.h"
 #include "common/files.h"
 
@@ -247,6 +250,14 @@ std::string FormatAccuracyReport(const nlohmann::json& eval) {
   return line;
 }
 
+std::string ShellWord(const std::string& text) {
+  const auto plain = [](char c) {
+    return absl::ascii_isalnum(c) || absl::StrContains("/._-+,:=@%", absl::string_view(&c, 1));
+  };
+  if (!text.empty() && std::all_of(text.begin(), text.end(), plain)) return text;
+  return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", "'\\''"}}), "'");
+}
+
 std::string FormatSummary(const nlohmann::json& summary, const std::string& run_dir) {
   std::string text =
       absl::StrFormat("\nRun %s is finished (task %s, seed %d).\n\n", JsonText(summary, "run"),
@@ -262,10 +273,10 @@ std::string FormatSummary(const nlohmann::json& summary, const std::string& run_
             JoinPath(run_dir, "checkpoints") + " (Hugging Face layout; `latest` names the newest)");
   AppendRow(&text, "logs", JoinPath(run_dir, "logs"));
   absl::StrAppend(
-      &text, "\nLook at what it wrote:  sqlite3 ", JoinPath(run_dir, "buffer.sqlite"),
+      &text, "\nLook at what it wrote:  sqlite3 ", ShellWord(JoinPath(run_dir, "buffer.sqlite")),
       " \"select reward, completion_text from trajectories order by id desc limit 5\"\n",
-      "Talk to the result:     millrace chat ", run_dir, "\n",
-      "Measure it again:       millrace eval ", run_dir, " --problems 200\n");
+      "Talk to the result:     millrace chat ", ShellWord(run_dir), "\n",
+      "Measure it again:       millrace eval ", ShellWord(run_dir), " --problems 200\n");
   return text;
 }
 

@@ -15,6 +15,9 @@ std::string JsonText(const nlohmann::json& object, const char* key);
 // An object member, or an empty object.
 const nlohmann::json& JsonObject(const nlohmann::json& object, const char* key);
 
+// `text` as one word of a shell's command line: quoted when it has to be.
+std::string ShellWord(const std::string& text);
+
 }  // namespace millrace
 
 #endif  // MILLRACE_CLI_PROGRESS_FORMAT_H_

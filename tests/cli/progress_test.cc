@@ -163,6 +163,12 @@ TEST(StatusTrackerTest, LinesWithMissingNullOrWrongFieldsDoNoHarm) {
   EXPECT_THAT(FormatSummary(Json::object(), "runs/x"), HasSubstr("runs/x/metrics.jsonl"));
 }
 
+TEST(FormatSummaryTest, ItsCommandsCanBePastedWhateverTheFolderIsCalled) {
+  const std::string text = FormatSummary(Json::object(), "/home/a b/it's");
+  EXPECT_THAT(text, HasSubstr("millrace chat '/home/a b/it'\\''s'\n"));
+  EXPECT_THAT(text, HasSubstr("sqlite3 '/home/a b/it'\\''s/buffer.sqlite' "));
+}
+
 TEST(FormatSummaryTest, SaysWhatCameOutAndWhereItIs) {
   const Json figure = {{"problems", 200},    {"samples", 800}, {"correct", 790},
                        {"accuracy", 0.9875}, {"low", 0.97},    {"high", 0.995}};

@@ -107,6 +107,14 @@ TEST_F(BadInputTest, AnUnknownTaskListsThoseThereAre) {
   EXPECT_THAT(result.output, AllOf(HasSubstr("sum"), HasSubstr("log_json")));
 }
 
+TEST_F(BadInputTest, PromptsThatNeverFitAreNamedBeforeAnythingStarts) {
+  const CommandResult result = Train(Write(
+      "c.toml", "[run]\nsteps = 1\n[task]\nname = \"sums\"\n[rollout]\nmax_prompt_tokens = 2\n"));
+  EXPECT_EQ(result.exit_code, 1) << result.output;
+  EXPECT_THAT(result.output, AllOf(HasSubstr("task sums"), HasSubstr("max_prompt_tokens is 2")));
+  EXPECT_FALSE(fs::exists(folder_ + "/run"));
+}
+
 TEST_F(BadInputTest, ImportOfSomethingElseLeavesNothingBehind) {
   const CommandResult result =
       RunCommand({Program("millrace"), "import", Write("x.gguf", "not a model"), folder_ + "/out"});
