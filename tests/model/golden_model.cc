@@ -68,7 +68,7 @@ ModelConfig SmallConfig(const std::string& model_type) {
   c.o_bias = model_type == "llama";
   if (model_type == "llama") c.rope = {RopeType::kLlama3, 10000, 4, 16};
   if (model_type == "mistral") {
-    c.rope = {RopeType::kYarn, 10000, 4, 16};
+    c.rope = {RopeType::kYarn, 10000, 4, 32};  // as max_position says
     c.rope.attention_factor = 1.2;
     c.sliding_window = 7;
   }
