@@ -43,12 +43,16 @@ struct ChatOptions {
 int ChatCommand(const ChatOptions& options);
 
 struct EvalOptions {
-  std::string dir;   // run or model folder
-  std::string task;  // empty = that of the run
+  std::string dir;                     // run or model folder
+  std::string task;                    // empty = that of the run
+  std::vector<std::string> overrides;  // section.field=value, for the task
   int64_t problems = 200;
-  int64_t samples = 4;
-  bool greedy = false;         // one greedy sample per problem
-  bool json = false;           // the result as one line of JSON on stdout
+  int64_t samples = 8;         // per problem at the temperature, for pass@k
+  bool greedy = false;         // one greedy sample per problem and no others
+  bool no_greedy = false;      // only the samples at the temperature
+  std::string json;            // file for the report; "-" = one line on stdout instead of the text
+  int64_t show = 0;            // problems whose samples are printed
+  std::string samples_file;    // JSONL file for all samples
   double temperature = 1;      // as in training
   int64_t max_new_tokens = 0;  // 0 = that of the run, or 256
   uint64_t seed = 0;
@@ -56,6 +60,59 @@ struct EvalOptions {
   int threads = 0;
 };
 int EvalCommand(const EvalOptions& options);
+
+// The commands below write one JSON object a line to stdout. Where they take input, it is a text
+// flag or else JSON lines on stdin (docs/commands.md); a line that is wrong ends them with its
+// number.
+
+struct TextOptions {
+  std::string dir;   // run or model folder
+  std::string text;  // instead of stdin, when has_text
+  bool has_text = false;
+  bool special = false;      // tokenize: special tokens spelled out in the text become their ids;
+                             // detokenize: special tokens are spelled out
+  bool add_special = false;  // tokenize: with what the model puts around a text
+};
+int TokenizeCommand(const TextOptions& options);
+int DetokenizeCommand(const TextOptions& options);
+
+struct RenderOptions {
+  std::string dir;
+  bool no_generation_prompt = false;
+};
+int RenderCommand(const RenderOptions& options);
+
+struct ScoreOptions {
+  std::string dir;
+  std::string text;  // instead of stdin, when has_text
+  bool has_text = false;
+  double temperature = 1;
+  std::string device = "cpu";
+  int threads = 0;
+};
+int ScoreCommand(const ScoreOptions& options);
+
+struct GenerateOptions {
+  std::string dir;
+  std::string prompt;  // instead of stdin, when has_prompt
+  bool has_prompt = false;
+  bool raw = false;  // the prompt as plain text, not through the chat template
+  int64_t samples = 1;
+  double temperature = 1;
+  int64_t top_k = 0;
+  double top_p = 1;
+  int64_t max_new_tokens = 256;
+  uint64_t seed = 0;
+  bool logprobs = false;  // with those of the sampled tokens
+  std::string device = "cpu";
+  int threads = 0;
+};
+int GenerateCommand(const GenerateOptions& options);
+
+int InspectCommand(const std::string& path);
+
+// `what`: the config of a run, TOML with a [data] section, or the name of a task.
+int DataCommand(const std::string& what, const std::vector<std::string>& overrides);
 
 }  // namespace millrace
 

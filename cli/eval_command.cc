@@ -2,193 +2,223 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <deque>
-#include <map>
+#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <tuple>
 #include <utility>
+#include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
+#include "absl/strings/str_format.h"
 #include "cli/commands.h"
+#include "cli/evaluation_run.h"
 #include "cli/local_model.h"
 #include "cli/progress.h"
 #include "common/clock.h"
+#include "common/files.h"
 #include "common/status_macros.h"
 #include "environments/run_task.h"
-#include "evaluation/interval.h"
-#include "rollout_server/sample_builder.h"
+#include "evaluation/report.h"
 
 namespace millrace {
 namespace {
 
-constexpr absl::Duration kSampleWait = absl::Minutes(10);  // for the next sample to end
-constexpr int64_t kMaxBatch = 64;
-
-struct Done {
-  size_t problem = 0;
-  GeneratedSample sample;
-};
-
-// Samples that ended, from the engine's thread. Thread-safe.
-class DoneQueue {
- public:
-  void Put(Done done) {
-    absl::MutexLock lock(&mu_);
-    items_.push_back(std::move(done));
-  }
-  absl::StatusOr<Done> Take() {
-    absl::MutexLock lock(&mu_);
-    const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !items_.empty(); };
-    Clock* clock = Clock::Real();
-    if (!clock->AwaitWithDeadline(&mu_, absl::Condition(&ready), clock->Now() + kSampleWait)) {
-      return absl::DeadlineExceededError(absl::StrCat("waited ", absl::FormatDuration(kSampleWait),
-                                                      " for a sample of the engine to end"));
-    }
-    Done done = std::move(items_.front());
-    items_.pop_front();
-    return done;
-  }
-
- private:
-  absl::Mutex mu_;
-  std::deque<Done> items_ ABSL_GUARDED_BY(mu_);
-};
+using Json = nlohmann::ordered_json;
 
 struct Settings {
-  TaskOptions task;
-  int64_t max_new_tokens = 256;
+  RunConfig config;  // for the task
+  EvaluationSettings run;
 };
 
 // From the flags, and from the run's config where they say nothing.
 absl::StatusOr<Settings> MakeSettings(const EvalOptions& options) {
   Settings settings;
-  if (const auto config = LoadRunConfigOf(options.dir); config.ok()) {
-    settings.task = TaskOptionsOf(*config);
-    settings.max_new_tokens = config->rollout.max_new_tokens;
-  }
-  if (!options.task.empty()) settings.task.name = options.task;
-  if (options.max_new_tokens > 0) settings.max_new_tokens = options.max_new_tokens;
-  if (settings.task.name.empty()) {
+  const std::string file = JoinPath(options.dir, "config.toml");
+  const bool is_run = FileExists(file);
+  MR_ASSIGN_OR_RETURN(settings.config, is_run ? LoadConfig(file, options.overrides)
+                                              : ParseConfig("", "--set", options.overrides));
+  RunConfig& config = settings.config;
+  if (!options.task.empty() && options.task != config.task.name) {
+    config.task.name = options.task;
+    config.task.digest.clear();
+  } else if (options.task.empty() && !is_run) {
     return absl::InvalidArgumentError(absl::StrCat(
         options.dir, " is no run, so --task must be given; `millrace tasks` lists them"));
   }
   if (options.problems < 1 || options.samples < 1) {
-    return absl::InvalidArgumentError("--problems and --samples must be at least 1");
+    return absl::InvalidArgumentError("--problems and --k must be at least 1");
   }
+  if (options.greedy && options.no_greedy) {
+    return absl::InvalidArgumentError("--greedy and --no-greedy leave nothing to do");
+  }
+  settings.run.model = options.dir;
+  settings.run.problems = options.problems;
+  settings.run.samples = options.greedy ? 0 : options.samples;
+  settings.run.greedy = !options.no_greedy;
+  settings.run.temperature = options.temperature;
+  settings.run.max_new_tokens = options.max_new_tokens > 0 ? options.max_new_tokens
+                                : is_run                   ? config.rollout.max_new_tokens
+                                                           : 256;
+  settings.run.seed = options.seed;
+  settings.run.device = options.device;
+  settings.run.threads = options.threads;
   return settings;
 }
 
-class Evaluation {
+Json SampleToJson(const EvaluatedSample& sample) {
+  Json components = Json::object();
+  for (const RewardComponent& c : sample.verdict.components) components[c.name] = c.value;
+  return {{"problem", sample.problem},
+          {"source", sample.source},
+          {"mode", sample.greedy ? "greedy" : "sampled"},
+          {"sample", sample.sample},
+          {"prompt", sample.prompt},
+          {"completion", sample.completion},
+          {"reference", sample.reference},
+          {"correct", sample.verdict.correct},
+          {"reward", sample.verdict.reward},
+          {"components", std::move(components)},
+          {"tokens", sample.tokens},
+          {"truncated", sample.truncated}};
+}
+
+// The bar with the pace and the time left, on a terminal only.
+class TimeBar {
  public:
-  Evaluation(const EvalOptions& options, const Settings& settings)
-      : options_(options), settings_(settings), samples_(options.greedy ? 1 : options.samples) {}
-
-  absl::StatusOr<nlohmann::ordered_json> Run() {
-    const absl::Time start = Clock::Real()->Now();
-    MR_ASSIGN_OR_RETURN(task_, MakeTask(settings_.task));
-    LocalModelOptions model_options;
-    model_options.device = options_.device;
-    model_options.threads = options_.threads;
-    model_options.max_batch = kMaxBatch;
-    // Room for a full batch of sequences of ordinary length; the engine queues what does not fit.
-    model_options.kv_tokens = kMaxBatch * (256 + settings_.max_new_tokens);
-    MR_ASSIGN_OR_RETURN(model_, LoadLocalModel(options_.dir, model_options));
-    for (int64_t id = 0; id < options_.problems; ++id) MR_RETURN_IF_ERROR(Submit(id));
-    const int64_t total = options_.problems * samples_;
-    for (int64_t i = 0; i < total; ++i) {
-      MR_RETURN_IF_ERROR(TakeOne());
-      ShowProgress(i + 1, total);
-    }
-    return Result(absl::ToDoubleSeconds(Clock::Real()->Now() - start));
-  }
-
- private:
-  absl::Status Submit(int64_t id) {
-    MR_ASSIGN_OR_RETURN(
-        PreparedProblem prepared,
-        PrepareProblem(*task_, *model_.tokenizer, Split::kEval, static_cast<uint64_t>(id)));
-    if (const auto answer = task_->Baseline(prepared.problem); answer.has_value()) {
-      MR_ASSIGN_OR_RETURN(const Verdict verdict, VerifyGuarded(*task_, prepared.problem, *answer));
-      has_baseline_ = true;
-      baseline_correct_ += verdict.correct ? 1 : 0;
-    }
-    EngineRequest request;
-    request.prompt = prepared.prompt;
-    for (int64_t i = 0; i < samples_; ++i) request.indices.push_back(static_cast<uint32_t>(i));
-    request.seed = SampleStream(options_.seed, static_cast<uint32_t>(id));
-    request.sampling.temperature = options_.greedy ? 0 : static_cast<float>(options_.temperature);
-    request.max_new_tokens = static_cast<int32_t>(settings_.max_new_tokens);
-    request.stop_ids = model_.stop_ids;
-    request.stop = MakeStopCheck(model_.tokenizer.get(), task_->StopStrings());
-    request.on_sample = [queue = queue_, id](GeneratedSample sample) {
-      queue->Put({static_cast<size_t>(id), std::move(sample)});
-    };
-    problems_.push_back(std::move(prepared.problem));
-    results_.push_back({});
-    return model_.engine->Submit(std::move(request)).status();
-  }
-
-  absl::Status TakeOne() {
-    MR_ASSIGN_OR_RETURN(const Done done, queue_->Take());
-    if (done.sample.reason == FinishReason::kCancelled) {
-      return absl::AbortedError(
-          absl::StrCat("the engine cancelled a sample of problem ", done.problem));
-    }
-    const std::string text = model_.tokenizer->Decode(done.sample.token_ids);
-    MR_ASSIGN_OR_RETURN(const Verdict verdict,
-                        VerifyGuarded(*task_, problems_[done.problem], text));
-    results_[done.problem].samples += 1;
-    results_[done.problem].correct += verdict.correct ? 1 : 0;
-    tokens_ += static_cast<int64_t>(done.sample.token_ids.size());
-    truncated_ += done.sample.reason == FinishReason::kLength ? 1 : 0;
-    return absl::OkStatus();
-  }
-
-  void ShowProgress(int64_t done, int64_t total) const {
-    if (isatty(STDERR_FILENO) == 0) return;
-    std::fprintf(stderr, "\r%s %lld/%lld samples",
-                 FormatBar(static_cast<double>(done) / static_cast<double>(total), 20).c_str(),
-                 static_cast<long long>(done), static_cast<long long>(total));
+  void Update(int64_t done, int64_t total) {
+    if (!terminal_) return;
+    const double seconds = absl::ToDoubleSeconds(Clock::Real()->Now() - start_);
+    const double fraction = static_cast<double>(done) / static_cast<double>(total);
+    std::fprintf(stderr, "\r\x1b[K%s %lld/%lld samples, %.1f/s, %s left",
+                 FormatBar(fraction, 20).c_str(), static_cast<long long>(done),
+                 static_cast<long long>(total), static_cast<double>(done) / std::max(seconds, 1e-3),
+                 FormatSeconds(seconds * (1 - fraction) / fraction).c_str());
     if (done == total) std::fprintf(stderr, "\r\x1b[K");
   }
 
-  nlohmann::ordered_json Result(double seconds) const {
-    const Proportion p = ClusteredProportion(results_);
-    nlohmann::ordered_json json = {{"model", model_.dir},
-                                   {"task", settings_.task.name},
-                                   {"mode", options_.greedy ? "greedy" : "sampled"},
-                                   {"problems", p.problems},
-                                   {"samples", p.samples},
-                                   {"correct", p.correct},
-                                   {"accuracy", p.accuracy},
-                                   {"low", p.interval.low},
-                                   {"high", p.interval.high}};
-    if (has_baseline_) {
-      json["baseline_correct"] = baseline_correct_;
-      json["baseline_accuracy"] =
-          static_cast<double>(baseline_correct_) / static_cast<double>(p.problems);
+ private:
+  const bool terminal_ = isatty(STDERR_FILENO) != 0;
+  const absl::Time start_ = Clock::Real()->Now();
+};
+
+// Keeps the samples of the first problems for the screen, and writes all to a file when asked.
+class SampleKeeper {
+ public:
+  explicit SampleKeeper(const EvalOptions& options) : options_(options) {}
+
+  absl::Status Open() {
+    if (options_.samples_file.empty()) return absl::OkStatus();
+    file_.open(options_.samples_file);
+    if (file_) return absl::OkStatus();
+    return absl::PermissionDeniedError(absl::StrCat("cannot write ", options_.samples_file));
+  }
+  void Add(const EvaluatedSample& sample) {
+    if (file_.is_open()) file_ << SampleToJson(sample).dump(-1, ' ', false, kReplace) << "\n";
+    if (sample.problem < static_cast<uint64_t>(options_.show)) shown_.push_back(sample);
+  }
+  absl::Status Close() {
+    if (!file_.is_open()) return absl::OkStatus();
+    file_.close();
+    return file_ ? absl::OkStatus()
+                 : absl::DataLossError(absl::StrCat("writing ", options_.samples_file, " failed"));
+  }
+  void Print(FILE* out) {
+    std::sort(shown_.begin(), shown_.end(), [](const auto& a, const auto& b) {
+      return std::tuple(a.problem, !a.greedy, a.sample) <
+             std::tuple(b.problem, !b.greedy, b.sample);
+    });
+    for (size_t i = 0; i < shown_.size(); ++i) {
+      const EvaluatedSample& s = shown_[i];
+      if (i == 0 || shown_[i - 1].problem != s.problem) {
+        std::fprintf(out, "\nproblem %llu, expects: %s\n%s\n",
+                     static_cast<unsigned long long>(s.problem), s.reference.c_str(),
+                     s.prompt.c_str());
+      }
+      const std::string which = s.greedy ? "greedy" : absl::StrCat("sample ", s.sample);
+      std::fprintf(out, "  [%s, %s, reward %.2f%s] %s\n", which.c_str(),
+                   s.verdict.correct ? "right" : "wrong", s.verdict.reward,
+                   s.truncated ? ", cut off" : "", s.completion.c_str());
     }
-    json["tokens_mean"] = static_cast<double>(tokens_) / static_cast<double>(p.samples);
-    json["truncated"] = truncated_;
-    json["seconds"] = seconds;
-    return json;
   }
 
+ private:
+  static constexpr auto kReplace = Json::error_handler_t::replace;
   const EvalOptions& options_;
-  const Settings& settings_;
-  const int64_t samples_;  // per problem
-  const std::shared_ptr<DoneQueue> queue_ = std::make_shared<DoneQueue>();
-  std::unique_ptr<Task> task_;
-  std::vector<Problem> problems_;
-  std::vector<ProblemResult> results_;
-  bool has_baseline_ = false;
-  int64_t baseline_correct_ = 0;
-  int64_t tokens_ = 0;
-  int64_t truncated_ = 0;
-  LocalModel model_;  // last: its engine's thread uses the others
+  std::ofstream file_;
+  std::vector<EvaluatedSample> shown_;
 };
+
+Json ReportToJson(const Settings& settings, const EvaluationOutcome& outcome) {
+  Json json = {{"model", outcome.model_dir},
+               {"task", settings.config.task.name},
+               {"k", settings.run.samples},
+               {"temperature", settings.run.temperature},
+               {"max_new_tokens", settings.run.max_new_tokens},
+               {"seed", settings.run.seed}};
+  json.update(EvaluationToJson(SummariseEvaluation(outcome.problems)));
+  json["load_seconds"] = outcome.load_seconds;
+  json["seconds"] = outcome.seconds;
+  return json;
+}
+
+void PrintReport(const Json& json) {
+  const auto row = [](const std::string& name, const std::string& value) {
+    std::printf("  %-14s %s\n", name.c_str(), value.c_str());
+  };
+  std::printf("%s on task %s, %lld held-out problems\n", json["model"].get<std::string>().c_str(),
+              json["task"].get<std::string>().c_str(), json["problems"].get<long long>());
+  for (const char* mode : {"greedy", "sampled", "baseline"}) {
+    if (json.contains(mode)) row(mode, FormatAccuracyReport(json[mode]));
+  }
+  if (json.contains("pass_at")) {
+    for (const Json& pass : json["pass_at"]) {
+      row(absl::StrCat("pass@", pass["k"].get<int64_t>()),
+          absl::StrFormat("%.1f %% (95 %%: %.1f %% to %.1f %%)", 100 * pass["value"].get<double>(),
+                          100 * pass["low"].get<double>(), 100 * pass["high"].get<double>()));
+    }
+    row("mixed groups", absl::StrFormat("%.1f %%", 100 * json["mixed_groups"].get<double>()));
+    row("answers",
+        absl::StrFormat("%.1f tokens, %.1f %% cut off", json["tokens_mean"].get<double>(),
+                        100 * json["truncated_fraction"].get<double>()));
+  }
+  if (json.contains("by_source")) {
+    for (const auto& [source, figures] : json["by_source"].items()) {
+      for (const auto& [mode, figure] : figures.items()) {
+        row(absl::StrCat(source, ", ", mode), FormatAccuracyReport(figure));
+      }
+    }
+  }
+  row("time",
+      absl::StrFormat("%s (model loaded in %.1fs)", FormatSeconds(json["seconds"].get<double>()),
+                      json["load_seconds"].get<double>()));
+  std::printf("advice (%s): %s.\n", json["advice"]["verdict"].get<std::string>().c_str(),
+              json["advice"]["text"].get<std::string>().c_str());
+}
+
+absl::Status Evaluate(const EvalOptions& options, const Settings& settings) {
+  MR_ASSIGN_OR_RETURN(const std::unique_ptr<Task> task, MakeRunTask(settings.config));
+  for (const std::string& note : task->Notes()) std::fprintf(stderr, "%s\n", note.c_str());
+  SampleKeeper keeper(options);
+  MR_RETURN_IF_ERROR(keeper.Open());
+  TimeBar bar;
+  EvaluationCallbacks callbacks;
+  callbacks.on_sample = [&keeper](const EvaluatedSample& sample) { keeper.Add(sample); };
+  callbacks.on_progress = [&bar](int64_t done, int64_t total) { bar.Update(done, total); };
+  MR_ASSIGN_OR_RETURN(const EvaluationOutcome outcome,
+                      EvaluateModel(*task, settings.run, callbacks));
+  MR_RETURN_IF_ERROR(keeper.Close());
+  const Json json = ReportToJson(settings, outcome);
+  const bool to_stdout = options.json == "-";
+  if (to_stdout) {
+    std::printf("%s\n", json.dump().c_str());
+  } else {
+    PrintReport(json);
+  }
+  keeper.Print(to_stdout ? stderr : stdout);
+  if (options.json.empty() || to_stdout) return absl::OkStatus();
+  return WriteFileAtomically(options.json, absl::StrCat(json.dump(2), "\n"));
+}
 
 }  // namespace
 
@@ -199,15 +229,8 @@ int EvalCommand(const EvalOptions& options) {
   };
   const absl::StatusOr<Settings> settings = MakeSettings(options);
   if (!settings.ok()) return fail(settings.status(), 2);
-  Evaluation evaluation(options, *settings);
-  const absl::StatusOr<nlohmann::ordered_json> result = evaluation.Run();
-  if (!result.ok()) return fail(result.status(), 1);
-  if (options.json) {
-    std::printf("%s\n", result->dump().c_str());
-  } else {
-    std::printf("%s\n", FormatAccuracyReport(*result).c_str());
-  }
-  return 0;
+  const absl::Status status = Evaluate(options, *settings);
+  return status.ok() ? 0 : fail(status, 1);
 }
 
 }  // namespace millrace

@@ -9,6 +9,7 @@
 #include "common/files.h"
 #include "common/status_macros.h"
 #include "model/kv_cache.h"
+#include "model/torch_status.h"
 #include "model/transformer.h"
 
 namespace millrace {
@@ -24,11 +25,14 @@ absl::StatusOr<LocalModel> LoadLocalModel(const std::string& run_or_model_dir,
   LocalModel model;
   MR_ASSIGN_OR_RETURN(model.dir, FindModelDir(run_or_model_dir));
   MR_ASSIGN_OR_RETURN(model.tokenizer, Tokenizer::Load(model.dir));
+  MR_ASSIGN_OR_RETURN(const at::Device device,
+                      CatchTorch("--device", [&options]() -> absl::StatusOr<at::Device> {
+                        return at::Device(options.device);
+                      }));
   MR_ASSIGN_OR_RETURN(std::unique_ptr<Transformer> transformer,
-                      Transformer::Load(model.dir, at::Device(options.device)));
+                      Transformer::Load(model.dir, device));
   const ModelConfig& config = transformer->config();
-  model.chat = model.tokenizer->vocab_size() > kByteVocabulary &&
-               model.tokenizer->TokenId("<|im_start|>") >= 0;
+  model.chat = SpeaksChat(*model.tokenizer);
   model.stop_ids = StopIds(*model.tokenizer, config.eos_ids);
   Engine::Options engine;
   engine.max_batch = options.max_batch;
@@ -45,6 +49,10 @@ absl::StatusOr<LocalModel> LoadLocalModel(const std::string& run_or_model_dir,
                       Engine::Start(std::move(transformer), engine, model.metrics.get()));
   model.engine->SetVersion(0);
   return model;
+}
+
+bool SpeaksChat(const Tokenizer& tokenizer) {
+  return tokenizer.vocab_size() > kByteVocabulary && tokenizer.CheckChatFormat().ok();
 }
 
 absl::StatusOr<RunConfig> LoadRunConfigOf(const std::string& dir) {

@@ -1,4 +1,4 @@
-// A model of a folder with an engine in this process, for chat and eval. Not thread-safe.
+// A model of a folder with an engine in this process, for commands. Not thread-safe.
 #ifndef MILLRACE_CLI_LOCAL_MODEL_H_
 #define MILLRACE_CLI_LOCAL_MODEL_H_
 
@@ -36,6 +36,10 @@ struct LocalModel {
 // `run_or_model_dir`: a run (its newest checkpoint) or a Hugging Face folder.
 absl::StatusOr<LocalModel> LoadLocalModel(const std::string& run_or_model_dir,
                                           const LocalModelOptions& options);
+
+// Whether prompts go through a chat template. Models of random weights with the byte tokenizer have
+// one that they can't use.
+bool SpeaksChat(const Tokenizer& tokenizer);
 
 // The config of the run in `dir`; NOT_FOUND when it is a model folder.
 absl::StatusOr<RunConfig> LoadRunConfigOf(const std::string& dir);

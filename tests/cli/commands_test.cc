@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 
 #include <cstdio>
+#include <filesystem>
 
 #include "absl/strings/str_cat.h"
 #include "cli/local_model.h"
@@ -60,6 +61,18 @@ TEST_F(CommandsTest, ConfigCheckSaysOkOrWhatIsWrong) {
   ExpectFailure("config check good.toml --set run.steps=x --set learner.loss=ppo", 2,
                 "--set learner.loss=ppo: learner.loss");
   ExpectFailure("config check missing.toml", 2, "missing.toml");
+}
+
+TEST_F(CommandsTest, EveryConfigOfTheTreeIsGood) {
+  namespace fs = std::filesystem;
+  int configs = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(MILLRACE_SOURCE_DIR "/configs")) {
+    if (entry.path().extension() != ".toml") continue;
+    const Result result = Run("config check " + entry.path().string());
+    EXPECT_EQ(result.code, 0) << entry.path() << "\n" << result.output;
+    ++configs;
+  }
+  EXPECT_GE(configs, 12);
 }
 
 TEST_F(CommandsTest, APrintedConfigIsAConfig) {

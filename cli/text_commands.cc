@@ -1,0 +1,105 @@
+// tokenize, detokenize, render: what only needs a model's tokenizer.
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cli/commands.h"
+#include "cli/json_lines.h"
+#include "cli/run_dir.h"
+#include "common/status_macros.h"
+#include "model/chat_template.h"
+#include "model/tokenizer.h"
+
+namespace millrace {
+namespace {
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& dir) {
+  MR_ASSIGN_OR_RETURN(const std::string model, FindModelDir(dir));
+  return Tokenizer::Load(model);
+}
+
+// The texts of the tokens, one by one, as far as they are UTF-8 by themselves.
+OrderedJson TokenTexts(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
+  OrderedJson texts = OrderedJson::array();
+  for (const int32_t id : ids) texts.push_back(tokenizer.TokenBytes(id));
+  return texts;
+}
+
+absl::Status Tokenize(const TextOptions& options) {
+  MR_ASSIGN_OR_RETURN(const auto tokenizer, LoadTokenizer(options.dir));
+  const auto print = [&](const std::string& text) {
+    const std::vector<int32_t> ids =
+        tokenizer->Encode(text, {options.special, options.add_special});
+    PrintJsonLine({{"ids", ids}, {"tokens", TokenTexts(*tokenizer, ids)}});
+  };
+  if (options.has_text) {
+    print(options.text);
+    return absl::OkStatus();
+  }
+  return ForEachJsonLine(std::cin, [&](int64_t, const OrderedJson& line) -> absl::Status {
+    if (line.is_string()) {
+      print(line.get<std::string>());
+      return absl::OkStatus();
+    }
+    MR_ASSIGN_OR_RETURN(const std::string text, TextMember(line, "text"));
+    print(text);
+    return absl::OkStatus();
+  });
+}
+
+absl::Status Detokenize(const TextOptions& options) {
+  MR_ASSIGN_OR_RETURN(const auto tokenizer, LoadTokenizer(options.dir));
+  return ForEachJsonLine(std::cin, [&](int64_t, const OrderedJson& line) -> absl::Status {
+    if (line.is_object() && !line.contains("ids")) {
+      return absl::InvalidArgumentError("no \"ids\", and not an array either");
+    }
+    MR_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
+                        TokenIdsOf(line.is_object() ? line["ids"] : line, tokenizer->vocab_size()));
+    PrintJsonLine({{"text", tokenizer->Decode(ids, options.special)}});
+    return absl::OkStatus();
+  });
+}
+
+absl::Status RenderOne(const Tokenizer& tokenizer, const RenderOptions& options,
+                       const std::string& json) {
+  MR_ASSIGN_OR_RETURN(ChatRequest request, ParseChatRequest(json));
+  if (options.no_generation_prompt) request.add_generation_prompt = false;
+  MR_ASSIGN_OR_RETURN(const RenderedChat rendered, RenderChat(tokenizer, request));
+  PrintJsonLine({{"text", rendered.text},
+                 {"ids", rendered.ids},
+                 {"assistant_mask", rendered.assistant_mask}});
+  return absl::OkStatus();
+}
+
+absl::Status Render(const RenderOptions& options) {
+  MR_ASSIGN_OR_RETURN(const auto tokenizer, LoadTokenizer(options.dir));
+  const std::string all{std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+  // One conversation may be written over several lines.
+  if (OrderedJson::accept(all)) return RenderOne(*tokenizer, options, all);
+  std::istringstream lines(all);
+  return ForEachJsonLine(lines, [&](int64_t, const OrderedJson& line) {
+    return RenderOne(*tokenizer, options, line.dump());
+  });
+}
+
+}  // namespace
+
+int TokenizeCommand(const TextOptions& options) {
+  const absl::Status status = Tokenize(options);
+  return status.ok() ? 0 : PrintFailure(status);
+}
+
+int DetokenizeCommand(const TextOptions& options) {
+  const absl::Status status = Detokenize(options);
+  return status.ok() ? 0 : PrintFailure(status);
+}
+
+int RenderCommand(const RenderOptions& options) {
+  const absl::Status status = Render(options);
+  return status.ok() ? 0 : PrintFailure(status);
+}
+
+}  // namespace millrace
