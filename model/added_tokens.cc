@@ -28,7 +28,7 @@ uint32_t CodeAt(absl::string_view text, size_t at) {
 bool IsWord(uint32_t code) {
   const utf8proc_category_t c = utf8proc_category(static_cast<utf8proc_int32_t>(code));
   return (c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_NL) || c == UTF8PROC_CATEGORY_PC ||
-         code == 0x200c || code == 0x200d;
+         CharClasses::Get().Of(code) == CharClass::kLetter || code == 0x200c || code == 0x200d;
 }
 
 bool WordAround(absl::string_view text, TextRange range) {
