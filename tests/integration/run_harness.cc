@@ -137,9 +137,11 @@ std::string ReadWhole(const std::string& path) {
 
 std::string Program(const std::string& name) { return absl::StrCat(MILLRACE_BIN_DIR, "/", name); }
 
-TrainRun::TrainRun(std::vector<std::string> extra) : overrides_(std::move(extra)) {
+TrainRun::TrainRun(std::vector<std::string> extra, std::string config)
+    : config_(std::move(config)), overrides_(std::move(extra)) {
   folder_ = MakeTempFolder();
   run_dir_ = folder_ + "/run";
+  if (!config_.empty()) return;
   config_ = folder_ + "/small.toml";
   std::ofstream(config_) << kConfig;
 }

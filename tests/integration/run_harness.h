@@ -60,8 +60,8 @@ struct StoreAudit {
 
 class TrainRun {
  public:
-  // `extra` are further --set overrides.
-  explicit TrainRun(std::vector<std::string> extra = {});
+  // `extra` are further --set overrides; `config` is a TOML file, empty = the smallest run.
+  explicit TrainRun(std::vector<std::string> extra = {}, std::string config = "");
   ~TrainRun();
 
   void Start();
