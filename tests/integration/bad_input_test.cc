@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -66,6 +67,15 @@ TEST_F(BadInputTest, ATruncatedCheckpointIsNamedBeforeAnythingStarts) {
            fs::copy_options::recursive);
   fs::copy(std::string(MILLRACE_GOLDEN_DIR) + "/tokenizers/gpt2_digits", model,
            fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+  // That tokenizer has more ids than the model: let the config agree with it, so that only the
+  // cut file is wrong.
+  std::ostringstream text;
+  text << std::ifstream(model + "/config.json").rdbuf();
+  std::string config = text.str();
+  const std::string narrow = "\"vocab_size\": 512";
+  ASSERT_THAT(config, HasSubstr(narrow));
+  config.replace(config.find(narrow), narrow.size(), "\"vocab_size\": 2048");
+  Write("model/config.json", config);
   fs::resize_file(model + "/model.safetensors", fs::file_size(model + "/model.safetensors") / 2);
   const CommandResult result =
       Train(Write("c.toml", "[model]\npath = \"" + model +
