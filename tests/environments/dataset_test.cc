@@ -13,7 +13,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
-#include "environments/answer_number.h"
 #include "environments/dataset_task.h"
 #include "environments/near_duplicates.h"
 #include "environments/pattern.h"
@@ -33,37 +32,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
-
-TEST(AnswerNumber, AgreesWithTheGoldenCases) {
-  const auto golden = nlohmann::json::parse(
-      ReadFile(absl::StrCat(MILLRACE_GOLDEN_DIR, "/gsm8k/cases.json")).value());
-  ASSERT_EQ(golden["cases"].size(), 70u);
-  for (const auto& item : golden["cases"]) {
-    const std::string completion = item["completion"];
-    const AnswerText found = FindAnswerText(completion);
-    EXPECT_EQ(found.method, item["method"].get<std::string>()) << completion;
-    EXPECT_EQ(found.text, item["extracted"].get<std::string>()) << completion;
-    const auto value = AnswerNumber(completion);
-    ASSERT_EQ(value.has_value(), !item["value"].is_null()) << completion;
-    if (value.has_value()) {
-      EXPECT_EQ(*value, *ParseNumber(item["value"].get<std::string>())) << completion;
-    }
-    const auto numeric = MakeVerifier("numeric", "").value();
-    EXPECT_EQ(numeric->IsRight(item["gold"], completion), item["reward"] == 1.0) << completion;
-  }
-}
-
-TEST(AnswerNumber, ComparesExactly) {
-  const std::pair<const char*, const char*> same[] = {
-      {"1/2", "0.50"}, {"-0", "0"}, {"\\frac{2}{6}", "1/3"}, {"1,000", "1000.0"}, {"-3/6", "-.5"}};
-  for (const auto& [a, b] : same) EXPECT_EQ(*ParseNumber(a), *ParseNumber(b)) << a << " " << b;
-  EXPECT_FALSE(*ParseNumber("1/3") == *ParseNumber("0.3333333333333333"));
-  EXPECT_FALSE(*ParseNumber("2") == *ParseNumber("-2"));
-  for (const char* none : {"", ".", "1/0", "x", "1 2", "1e3"}) {
-    EXPECT_FALSE(ParseNumber(none).has_value()) << none;
-  }
-  EXPECT_FALSE(ParseNumber(std::string(100000, '7')).has_value());
-}
 
 TEST(Table, ReadsJsonLines) {
   ASSERT_OK_AND_ASSIGN(
@@ -119,48 +87,6 @@ TEST(Table, NamesTheLineThatIsBroken) {
   }
   EXPECT_THAT(ReadTable("no/such.jsonl", {"q"}),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("no/such.jsonl")));
-}
-
-TEST(Verifiers, JudgeByName) {
-  struct Case {
-    const char* verifier;
-    const char* pattern;
-    const char* answer;
-    const char* completion;
-    bool right;
-  };
-  const Case cases[] = {
-      {"exact", "", " Paris\n", "Paris ", true},
-      {"exact", "", "Paris", "paris", false},
-      {"exact", "", "Paris", "Paris.", false},
-      {"numeric", "", "x\n#### 1,200", "so 1200.0 in all", true},
-      {"numeric", "", "#### 72", "#### 27", false},
-      {"json", "", "{\"a\": [1, {\"b\": null}]}", "```json\n{\"a\":[1,{\"b\":null}]}\n```", true},
-      {"json", "", "{\"a\": 1}", "{\"a\": 1.0}", false},
-      {"json", "", "{\"a\": 1}", "{\"a\": 1, \"a\": 1}", false},
-      {"json", "", "[1]", "nope", false},
-      {"regex", "Answer: (\\w+)", "b", "Answer: a ... Answer: b", true},
-      {"regex", "Answer: (\\w+)", "a", "Answer: a ... Answer: b", false},
-      {"regex", "Answer: (\\w+)", "a", "a", false},
-      {"regex", "<a>(.*?)</a>|(x)", "1", "<a> 1 </a>", true},
-      {"regex", "((a+)+)+$", "a", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab", false}};
-  for (const Case& c : cases) {
-    ASSERT_OK_AND_ASSIGN(const auto verifier, MakeVerifier(c.verifier, c.pattern));
-    ASSERT_OK_AND_ASSIGN(const std::string reference, verifier->Reference(c.answer));
-    EXPECT_EQ(verifier->IsRight(reference, c.completion), c.right)
-        << c.verifier << ": " << c.completion;
-    EXPECT_FALSE(verifier->IsRight(reference, "\xff\xfe")) << c.verifier;
-    EXPECT_FALSE(verifier->IsRight(reference, "")) << c.verifier;
-  }
-}
-
-TEST(Verifiers, SayWhatIsWrongWithThem) {
-  EXPECT_THAT(MakeVerifier("judge", ""), StatusIs(kInvalid, HasSubstr("exact, numeric, json")));
-  EXPECT_THAT(MakeVerifier("regex", "(a"), StatusIs(kInvalid, HasSubstr("byte 2")));
-  EXPECT_THAT(MakeVerifier("regex", "abc"), StatusIs(kInvalid, HasSubstr("no (group)")));
-  EXPECT_THAT(MakeVerifier("exact", "(a)"), StatusIs(kInvalid, HasSubstr("data.pattern is for")));
-  EXPECT_THAT(MakeVerifier("numeric", "").value()->Reference("many"), StatusIs(kInvalid));
-  EXPECT_THAT(MakeVerifier("json", "").value()->Reference("{"), StatusIs(kInvalid));
 }
 
 TEST(PromptTemplateTest, FillsPlaceholders) {
