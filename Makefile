@@ -8,7 +8,7 @@ BUILD := build/release
 JOBS ?= $(shell nproc)
 SEED ?= 0
 RECIPES := $(basename $(notdir $(wildcard configs/recipes/*.toml)))
-PROGRAMS := millrace millrace-buffer millrace-learner millrace-rollout
+PROGRAMS := millrace millrace-model millrace-buffer millrace-learner millrace-rollout
 
 .PHONY: help quickstart quickstart-tiny recipe test check format programs bench proof-seeds proof-fuzz proof-tokenizers proof-templates proof-tsan proof-compose clean
 

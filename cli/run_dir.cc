@@ -194,4 +194,10 @@ absl::StatusOr<std::string> FindModelDir(const std::string& run_or_model_dir) {
                                           "folder (config.json)"));
 }
 
+std::string OwnFolder() {
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? "." : self.parent_path().string();
+}
+
 }  // namespace millrace

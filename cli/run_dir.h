@@ -50,6 +50,9 @@ absl::Status AddPeakMemory(const std::string& run_dir,
 // folder itself when it has a config.json. NOT_FOUND says what was looked for.
 absl::StatusOr<std::string> FindModelDir(const std::string& run_or_model_dir);
 
+// Folder of this program, where the others are too.
+std::string OwnFolder();
+
 }  // namespace millrace
 
 #endif  // MILLRACE_CLI_RUN_DIR_H_

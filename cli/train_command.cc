@@ -29,12 +29,6 @@ void PrintError(const absl::Status& status) {
   std::fprintf(stderr, "millrace: %s\n", std::string(status.message()).c_str());
 }
 
-std::string OwnFolder() {
-  std::error_code error;
-  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
-  return error ? "." : self.parent_path().string();
-}
-
 // Makes the task once to see that it can be made, tells the user what it says of its problems, and
 // writes down their digest for the other processes.
 absl::StatusOr<std::unique_ptr<Task>> CheckTask(RunConfig* config) {

@@ -111,6 +111,13 @@ TEST_F(BadInputTest, APortInUseIsNamed) {
   EXPECT_THAT(result.output, AllOf(HasSubstr(port), HasSubstr("in use")));
 }
 
+TEST_F(BadInputTest, ACommandWhoseProgramIsMissingNamesIt) {
+  fs::copy_file(Program("millrace"), folder_ + "/millrace");
+  const CommandResult result = RunCommand({folder_ + "/millrace", "chat", folder_});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.output, HasSubstr(folder_ + "/millrace-model: No such file"));
+}
+
 TEST_F(BadInputTest, AnUnknownTaskListsThoseThereAre) {
   const CommandResult result = Train(Write("c.toml", "[task]\nname = \"sum\"\n"));
   EXPECT_NE(result.exit_code, 0);
