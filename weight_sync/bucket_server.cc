@@ -3,6 +3,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -101,6 +102,12 @@ struct BucketServer::Impl {
   }
 
   void Loop() {
+    // sendfile knows no MSG_NOSIGNAL, and a peer may leave at any time: an error, not the end of a
+    // program that has not ignored the signal.
+    sigset_t broken_pipe;
+    sigemptyset(&broken_pipe);
+    sigaddset(&broken_pipe, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &broken_pipe, nullptr);
     auto find = [this](int64_t version) { return Find(version); };
     std::vector<pollfd> fds;
     while (!stopping.load()) {

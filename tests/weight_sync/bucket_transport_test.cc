@@ -1,10 +1,15 @@
 // The bucket stream, its server and the transports that read it, over loopback.
+#include <signal.h>
+
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/metrics.h"
@@ -292,6 +297,29 @@ TEST_F(BucketTransport, HostileBytesCloseTheConnectionAndNothingElse) {
   }
   TcpRelayTransport tcp(TcpOptions());
   EXPECT_TRUE(tcp.Pull(Request({{learner.address(), true}}), &stats_).ok());
+}
+
+// A peer that leaves in the middle of sendfile is SIGPIPE to the thread that sends, which ends a
+// program that has not ignored it. Whether the kernel gets there is a matter of microseconds, so
+// this looks at the thread.
+TEST_F(BucketTransport, TheThreadThatSendsBlocksBrokenPipes) {
+  const auto blocking = [] {
+    int count = 0;
+    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+      std::ifstream status(task.path() / "status");
+      for (std::string line; std::getline(status, line);) {
+        if (!absl::StartsWith(line, "SigBlk:")) continue;
+        count += std::stoull(line.substr(7), nullptr, 16) >> (SIGPIPE - 1) & 1;
+      }
+    }
+    return count;
+  };
+  const int before = blocking();
+  Source learner;
+  Offer(&learner);
+  TcpRelayTransport tcp(TcpOptions());  // once it has answered, its thread has begun
+  EXPECT_TRUE(tcp.Pull(Request({{learner.address(), true}}), &stats_).ok());
+  EXPECT_EQ(blocking(), before + 1);
 }
 
 TEST_F(BucketTransport, TooManyAndSilentConnectionsAreTurnedAway) {
