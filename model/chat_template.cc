@@ -168,7 +168,9 @@ absl::StatusOr<ChatRequest> ParseChatRequest(absl::string_view text) {
   if (!json.is_object()) {
     return absl::InvalidArgumentError("messages: neither a list of messages nor an object");
   }
-  for (const auto& [key, value] : json.items()) {
+  for (const auto& field : json.items()) {
+    const std::string& key = field.key();  // a lambda takes it, which clang refuses of a binding
+    const nlohmann::json& value = field.value();
     const auto wrong = [&](const char* kind) {
       return absl::InvalidArgumentError(absl::StrCat("\"", key, "\" is no ", kind));
     };
