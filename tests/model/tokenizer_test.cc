@@ -162,7 +162,8 @@ TEST(Tokenizer, MergesMayBeStrings) {
   dir.Write("tokenizer.json", ReadFile(kGolden + "qwen/tokenizer_string_merges.json").value());
   const auto strings = Tokenizer::Load(dir.path());
   ASSERT_THAT(strings, IsOk());
-  for (const Json& c : ReadJson(kGolden + "qwen/expected.json")["cases"]) {
+  const Json expected = ReadJson(kGolden + "qwen/expected.json");  // outlives the loop over it
+  for (const Json& c : expected["cases"]) {
     EXPECT_EQ(Json((*strings)->Encode(c["text"].get<std::string>(), {.parse_special = true})),
               c["ids"]);
   }
