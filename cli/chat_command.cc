@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "cli/commands.h"
+#include "cli/json_lines.h"
 #include "cli/local_model.h"
 #include "common/clock.h"
 #include "common/status_macros.h"
@@ -122,10 +123,6 @@ class Chat {
   uint64_t turn_ = 0;
 };
 
-void PrintError(const absl::Status& status) {
-  std::fprintf(stderr, "millrace: %s\n", std::string(status.message()).c_str());
-}
-
 }  // namespace
 
 int ChatCommand(const ChatOptions& options) {
@@ -134,13 +131,12 @@ int ChatCommand(const ChatOptions& options) {
   model_options.threads = options.threads;
   absl::StatusOr<LocalModel> model = LoadLocalModel(options.dir, model_options);
   if (!model.ok()) {
-    PrintError(model.status());
-    return 1;
+    return PrintFailure(model.status());
   }
   Chat chat(options, *std::move(model));
   if (!options.once.empty()) {
     const absl::Status status = chat.Answer(options.once);
-    if (!status.ok()) PrintError(status);
+    if (!status.ok()) PrintFailure(status);
     return status.ok() ? 0 : 1;
   }
   const bool terminal = isatty(STDIN_FILENO) != 0;
@@ -158,7 +154,7 @@ int ChatCommand(const ChatOptions& options) {
       chat.StartAnew();
       continue;
     }
-    if (const absl::Status status = chat.Answer(line); !status.ok()) PrintError(status);
+    if (const absl::Status status = chat.Answer(line); !status.ok()) PrintFailure(status);
   }
   if (terminal) std::printf("\n");
   return 0;

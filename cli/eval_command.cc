@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "cli/commands.h"
 #include "cli/evaluation_run.h"
+#include "cli/json_lines.h"
 #include "cli/local_model.h"
 #include "cli/progress.h"
 #include "common/clock.h"
@@ -223,14 +224,13 @@ absl::Status Evaluate(const EvalOptions& options, const Settings& settings) {
 }  // namespace
 
 int EvalCommand(const EvalOptions& options) {
-  const auto fail = [](const absl::Status& status, int code) {
-    std::fprintf(stderr, "millrace: %s\n", std::string(status.message()).c_str());
-    return code;
-  };
   const absl::StatusOr<Settings> settings = MakeSettings(options);
-  if (!settings.ok()) return fail(settings.status(), 2);
+  if (!settings.ok()) {
+    PrintFailure(settings.status());
+    return 2;
+  }
   const absl::Status status = Evaluate(options, *settings);
-  return status.ok() ? 0 : fail(status, 1);
+  return status.ok() ? 0 : PrintFailure(status);
 }
 
 }  // namespace millrace

@@ -1,12 +1,12 @@
 #include "cli/local_model.h"
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "cli/run_dir.h"
 #include "common/files.h"
+#include "common/process.h"
 #include "common/status_macros.h"
 #include "model/kv_cache.h"
 #include "model/torch_status.h"
@@ -41,9 +41,7 @@ absl::StatusOr<LocalModel> LoadLocalModel(const std::string& run_or_model_dir,
   model.longest = std::min(config.max_position, engine.kv_tokens);
   // A sample starts as a fork of its prompt, whose last, partly filled block it copies.
   engine.kv_tokens += 2 * KvCache::kBlockTokens;
-  engine.threads = options.threads > 0
-                       ? options.threads
-                       : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  engine.threads = ComputeThreads(options.threads);
   model.metrics = std::make_unique<Metrics>();
   MR_ASSIGN_OR_RETURN(model.engine,
                       Engine::Start(std::move(transformer), engine, model.metrics.get()));

@@ -8,7 +8,6 @@
 #include <iostream>
 #include <memory>
 #include <numeric>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +16,7 @@
 #include "cli/local_model.h"
 #include "cli/prompt_input.h"
 #include "cli/run_dir.h"
+#include "common/process.h"
 #include "common/status_macros.h"
 #include "model/logprobs.h"
 #include "model/torch_status.h"
@@ -32,9 +32,7 @@ class Scorer {
   explicit Scorer(const ScoreOptions& options) : options_(options) {}
 
   absl::Status Load() {
-    at::set_num_threads(options_.threads > 0
-                            ? options_.threads
-                            : std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
+    at::set_num_threads(ComputeThreads(options_.threads));
     MR_ASSIGN_OR_RETURN(const std::string dir, FindModelDir(options_.dir));
     MR_ASSIGN_OR_RETURN(tokenizer_, Tokenizer::Load(dir));
     MR_ASSIGN_OR_RETURN(const at::Device device,

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/commands.h"
+#include "cli/json_lines.h"
 #include "cli/progress.h"
 #include "cli/progress_format.h"
 #include "cli/run_dir.h"
@@ -24,10 +25,6 @@
 
 namespace millrace {
 namespace {
-
-void PrintError(const absl::Status& status) {
-  std::fprintf(stderr, "millrace: %s\n", std::string(status.message()).c_str());
-}
 
 // Makes the task once to see that it can be made, tells the user what it says of its problems, and
 // writes down their digest for the other processes.
@@ -130,7 +127,7 @@ int Supervise(const TrainOptions& options, const RunDir& run, const std::string&
   display.Update();
   display.Finish();
   if (!end.ok()) {
-    PrintError(end.status());
+    PrintFailure(end.status());
     std::fprintf(stderr, "To go on from the last checkpoint: %s\n",
                  ResumeHint(options, run).c_str());
     return 1;
@@ -142,7 +139,8 @@ int Supervise(const TrainOptions& options, const RunDir& run, const std::string&
   }
   std::map<std::string, int64_t> peaks = supervisor.peak_memory_bytes();
   peaks["millrace"] = PeakResidentBytes();
-  if (const absl::Status status = AddPeakMemory(run.path, peaks); !status.ok()) PrintError(status);
+  if (const absl::Status status = AddPeakMemory(run.path, peaks); !status.ok())
+    PrintFailure(status);
   PrintSummary(run);
   return 0;
 }
@@ -157,20 +155,18 @@ int TrainCommand(const TrainOptions& options) {
   }
   absl::StatusOr<RunConfig> config = LoadConfig(options.config, overrides);
   if (!config.ok()) {
-    PrintError(config.status());
+    PrintFailure(config.status());
     return 2;
   }
   const std::string program_dir = options.program_dir.empty() ? OwnFolder() : options.program_dir;
   if (const absl::Status status = CheckBeforeStart(&*config, program_dir); !status.ok()) {
-    PrintError(status);
-    return 1;
+    return PrintFailure(status);
   }
   InstallStopSignals();
   const absl::StatusOr<RunDir> run =
       PrepareRunDir(*std::move(config), options.run_dir, Clock::Real()->Now());
   if (!run.ok()) {
-    PrintError(run.status());
-    return 1;
+    return PrintFailure(run.status());
   }
   std::printf("%s run %s in %s (task %s; Ctrl-C stops it and says how to go on)\n",
               run->resumed ? "Resuming" : "Starting", run->config.run.name.c_str(),

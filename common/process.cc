@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/cord.h"
@@ -248,6 +249,10 @@ int64_t PeakResidentBytes(int pid) {
 int64_t ResidentBytes(int pid) {
   int64_t bytes = 0;
   return ProcField(pid, "VmRSS:", &bytes).ok() ? bytes : 0;
+}
+
+int ComputeThreads(int64_t wanted) {
+  return static_cast<int>(wanted > 0 ? wanted : std::max(std::thread::hardware_concurrency(), 1u));
 }
 
 }  // namespace millrace

@@ -97,6 +97,9 @@ void AppendEvent(const std::string& run_dir, const EventLine& line);
 int64_t PeakResidentBytes(int pid = 0);
 int64_t ResidentBytes(int pid = 0);
 
+// Compute threads for a setting of which 0 means one a core; at least 1.
+int ComputeThreads(int64_t wanted);
+
 }  // namespace millrace
 
 #endif  // MILLRACE_COMMON_PROCESS_H_

@@ -11,7 +11,6 @@
 #include "common/status_macros.h"
 #include "learner/evaluation_client.h"
 #include "learner/loop.h"
-#include "learner/train_step.h"
 #include "nlohmann/json.hpp"
 #include "weight_sync/publisher.h"
 
@@ -80,7 +79,7 @@ LearnerPorts MakePorts(Role& role, BufferClient* buffer, Publisher* publisher,
 }
 
 absl::Status RunLearner(Role& role) {
-  at::set_num_threads(LearnerThreads(role.config));
+  at::set_num_threads(ComputeThreads(role.config.learner.threads));
   const std::string buffer_address =
       role.flags.buffer.empty() ? role.config.buffer.address : role.flags.buffer;
   if (buffer_address.empty()) {

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/process.h"
 #include "common/status_macros.h"
 #include "environments/run_task.h"
 #include "learner/train_step.h"
@@ -182,7 +183,7 @@ class WarmUpRun {
     o.optimizer.eps = config_.learner.adam_eps;
     o.optimizer.weight_decay = config_.learner.weight_decay;
     o.optimizer.max_grad_norm = config_.learner.max_grad_norm;
-    o.optimizer.threads = LearnerThreads(config_);
+    o.optimizer.threads = ComputeThreads(config_.learner.threads);
     MR_ASSIGN_OR_RETURN(trainer_, SftTrainer::Create(model_, o));
     interval_ = std::max<int64_t>(config_.sft.eval_every, 1);
     stop_ids_ = StopIds(tokenizer_, model_->config().eos_ids);

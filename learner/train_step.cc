@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/process.h"
 #include "common/status_macros.h"
 #include "learner/packer.h"
 
@@ -54,12 +54,6 @@ struct Trainer::Members {
   double temperature = 1;
 };
 
-int LearnerThreads(const RunConfig& config) {
-  const int64_t threads = config.learner.threads;
-  return static_cast<int>(threads > 0 ? threads
-                                      : std::max(std::thread::hardware_concurrency(), 1u));
-}
-
 absl::StatusOr<TrainerOptions> MakeTrainerOptions(const RunConfig& config) {
   const RunConfig::Learner& l = config.learner;
   TrainerOptions o;
@@ -82,7 +76,7 @@ absl::StatusOr<TrainerOptions> MakeTrainerOptions(const RunConfig& config) {
   o.optimizer.eps = l.adam_eps;
   o.optimizer.weight_decay = l.weight_decay;
   o.optimizer.max_grad_norm = l.max_grad_norm;
-  o.optimizer.threads = LearnerThreads(config);
+  o.optimizer.threads = ComputeThreads(l.threads);
   o.self_check_tolerance = l.self_check_tolerance;
   return o;
 }

@@ -36,8 +36,6 @@ struct TrainerOptions {
   double self_check_tolerance = 1e-4;  // 0 = off
   int64_t max_skipped = 3;             // non-finite updates in a row that end the run
 };
-// Compute threads of the learner: learner.threads, or one a core.
-int LearnerThreads(const RunConfig& config);
 // From the config's [learner], [rollout] and [run].
 absl::StatusOr<TrainerOptions> MakeTrainerOptions(const RunConfig& config);
 

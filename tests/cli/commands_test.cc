@@ -29,13 +29,7 @@ class CommandsTest : public TempDirTest {
     Result result;
     const std::string command =
         absl::StrCat("cd ", dir_, " && ", MILLRACE_BIN_DIR, "/millrace ", args, " 2>&1 </dev/null");
-    FILE* pipe = popen(command.c_str(), "r");
-    if (pipe == nullptr) return result;
-    char chunk[4096];
-    size_t n = 0;
-    while ((n = fread(chunk, 1, sizeof(chunk), pipe)) > 0) result.output.append(chunk, n);
-    const int status = pclose(pipe);
-    if (WIFEXITED(status)) result.code = WEXITSTATUS(status);
+    result.code = RunShell(command, &result.output);
     return result;
   }
   void ExpectFailure(const std::string& args, int code, const std::string& text) {

@@ -54,13 +54,7 @@ class ModelCommandsTest : public TempDirTest {
     Result result;
     const std::string command = absl::StrCat("cd ", dir_, " && M=", MILLRACE_BIN_DIR,
                                              "/millrace && (", shell, ") 2>err </dev/null");
-    FILE* pipe = popen(command.c_str(), "r");
-    if (pipe == nullptr) return result;
-    char chunk[4096];
-    size_t n = 0;
-    while ((n = fread(chunk, 1, sizeof(chunk), pipe)) > 0) result.out.append(chunk, n);
-    const int status = pclose(pipe);
-    if (WIFEXITED(status)) result.code = WEXITSTATUS(status);
+    result.code = RunShell(command, &result.out);
     result.err = Read("err");
     for (absl::string_view line : absl::StrSplit(result.out, '\n', absl::SkipEmpty())) {
       result.lines.push_back(Json::parse(line, nullptr, false));

@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
+#include <cstdio>
 #include <string>
 
 #include "common/files.h"
@@ -32,6 +34,17 @@ class TempDirTest : public ::testing::Test {
     ASSERT_EQ(chmod(Path(name).c_str(), 0755), 0);
   }
   std::string Read(const std::string& name) { return ReadFile(Path(name)).value_or(""); }
+
+  // Runs a shell command; its exit code, -1 when a signal ended it, and what it wrote to stdout.
+  static int RunShell(const std::string& command, std::string* out) {
+    FILE* pipe = popen(command.c_str(), "r");
+    if (pipe == nullptr) return -1;
+    char chunk[4096];
+    size_t n = 0;
+    while ((n = fread(chunk, 1, sizeof(chunk), pipe)) > 0) out->append(chunk, n);
+    const int status = pclose(pipe);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
 
   std::string dir_;
 };
