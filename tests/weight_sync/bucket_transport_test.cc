@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -26,6 +28,7 @@ namespace millrace {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::SizeIs;
 
 constexpr absl::Duration kLong = absl::Seconds(30);
 
@@ -68,6 +71,7 @@ class BucketTransport : public testing::Test {
   }
   static std::byte* Bytes(const Source& source) { return source.bytes->buffer().data(); }
 
+  // The server counts what it has sent, which may have arrived before.
   static void AwaitSent(const Source& source, uint64_t bytes) {
     const absl::Time end = Clock::Real()->Now() + kLong;
     while (source.server->sent_bytes() < bytes && Clock::Real()->Now() < end) {
@@ -90,9 +94,11 @@ class BucketTransport : public testing::Test {
     };
     return request;
   }
+  // However loaded the machine is, a source is left for what it does and not for being slow.
   TcpRelayTransport::Options TcpOptions() {
     TcpRelayTransport::Options options;
     options.run = "run";
+    options.patience = kLong;
     return options;
   }
   void ExpectWhole() {
@@ -133,6 +139,7 @@ TEST_F(BucketTransport, PullsEveryByteFromTheLearner) {
   ExpectWhole();
   EXPECT_EQ(stats_.bytes_from_learner, manifest_.total_size);
   EXPECT_EQ(stats_.bytes_from_peers, 0u);
+  AwaitSent(learner, manifest_.total_size);
   EXPECT_EQ(learner.server->sent_bytes(), manifest_.total_size);
 }
 
@@ -175,9 +182,7 @@ TEST_F(BucketTransport, APeerThatLosesItsTransferIsLeftAtTheBucketWhereItStopped
   Offer(&peer, 3);
   const uint64_t from_peer =
       manifest_.buckets[0].size + manifest_.buckets[1].size + manifest_.buckets[2].size;
-  auto options = TcpOptions();
-  options.patience = kLong;  // so that only the peer's own word ends the wait
-  TcpRelayTransport tcp(options);
+  TcpRelayTransport tcp(TcpOptions());
   std::thread loss([&] {
     AwaitSent(peer, from_peer);
     peer.bytes->SetFailed();
@@ -243,7 +248,7 @@ TEST_F(BucketTransport, StrangersAreRefusedWithTheReason) {
   Source learner(options);
   Offer(&learner);
   BucketReader::Options reader;
-  reader.patience = absl::Milliseconds(100);
+  reader.patience = kLong;
   reader.run = "run";
   EXPECT_THAT(
       std::string(BucketReader::Open(learner.address(), manifest_, reader).status().message()),
@@ -260,6 +265,7 @@ TEST_F(BucketTransport, StrangersAreRefusedWithTheReason) {
   EXPECT_TRUE(
       absl::IsFailedPrecondition(BucketReader::Open(learner.address(), other, reader).status()));
   other.version = 6;
+  reader.patience = absl::Milliseconds(100);  // the learner waits that long for it
   EXPECT_TRUE(absl::IsNotFound(BucketReader::Open(learner.address(), other, reader).status()));
 }
 
@@ -304,51 +310,67 @@ TEST_F(BucketTransport, HostileBytesCloseTheConnectionAndNothingElse) {
 // this looks at the thread.
 TEST_F(BucketTransport, TheThreadThatSendsBlocksBrokenPipes) {
   const auto blocking = [] {
-    int count = 0;
+    std::set<std::string> threads;
     for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
       std::ifstream status(task.path() / "status");
       for (std::string line; std::getline(status, line);) {
         if (!absl::StartsWith(line, "SigBlk:")) continue;
-        count += std::stoull(line.substr(7), nullptr, 16) >> (SIGPIPE - 1) & 1;
+        if (std::stoull(line.substr(7), nullptr, 16) >> (SIGPIPE - 1) & 1) {
+          threads.insert(task.path().filename());
+        }
       }
     }
-    return count;
+    return threads;
   };
-  const int before = blocking();
+  // A thread that was joined may be listed for a while yet, so they are told apart by name.
+  const std::set<std::string> before = blocking();
   Source learner;
   Offer(&learner);
   TcpRelayTransport tcp(TcpOptions());  // once it has answered, its thread has begun
   EXPECT_TRUE(tcp.Pull(Request({{learner.address(), true}}), &stats_).ok());
-  EXPECT_EQ(blocking(), before + 1);
+  std::set<std::string> added = blocking();
+  for (const std::string& thread : before) added.erase(thread);
+  EXPECT_THAT(added, SizeIs(1));
 }
 
-TEST_F(BucketTransport, TooManyAndSilentConnectionsAreTurnedAway) {
+TEST_F(BucketTransport, ConnectionsAboveTheLimitAreTurnedAwayUntilThereIsRoom) {
   BucketServer::Options options;
   options.max_connections = 1;
-  options.hello_timeout = absl::Milliseconds(300);
+  options.hello_timeout = kLong;
   Source learner(options);
   Offer(&learner);
-  absl::Time deadline = Clock::Real()->Now() + kLong;
-  Connection silent = *Connection::Dial(learner.address(), deadline, -1);
+  const absl::Time deadline = Clock::Real()->Now() + kLong;
+  std::optional<Connection> silent = *Connection::Dial(learner.address(), deadline, -1);
   BucketReader::Options reader;
   reader.run = "run";
-  // Until the silent one has been closed there is no room; then there is.
   absl::Status status;
-  bool refused = false;
+  // A connection that is closed with our words unread may lose the server's.
   do {
     status = BucketReader::Open(learner.address(), manifest_, reader).status();
-    refused |= absl::IsResourceExhausted(status);
+  } while (absl::IsUnavailable(status) && Clock::Real()->Now() < deadline);
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  silent.reset();
+  do {
+    status = BucketReader::Open(learner.address(), manifest_, reader).status();
   } while (!status.ok() && Clock::Real()->Now() < deadline);
   EXPECT_TRUE(status.ok()) << status;
-  EXPECT_TRUE(refused);
+}
+
+TEST_F(BucketTransport, ASilentConnectionIsClosed) {
+  BucketServer::Options options;
+  options.hello_timeout = absl::Milliseconds(50);
+  Source learner(options);
+  const absl::Time deadline = Clock::Real()->Now() + kLong;
+  Connection silent = *Connection::Dial(learner.address(), deadline, -1);
+  std::byte sink[1];
+  const absl::Status status = silent.RecvSome(absl::MakeSpan(sink), deadline).status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
 }
 
 TEST_F(BucketTransport, AbortEndsAPullThatWaits) {
   Source peer;
   Offer(&peer, 1);
-  auto options = TcpOptions();
-  options.patience = kLong;
-  TcpRelayTransport tcp(options);
+  TcpRelayTransport tcp(TcpOptions());
   absl::Status status;
   std::thread puller([&] { status = tcp.Pull(Request({{peer.address(), false}}), &stats_); });
   AwaitSent(peer, manifest_.buckets[0].size);
@@ -364,13 +386,19 @@ TEST_F(BucketTransport, ADeadlineThatPassesNamesBucketAndSources) {
   auto options = TcpOptions();
   options.patience = absl::Milliseconds(50);
   TcpRelayTransport tcp(options);
-  PullRequest request = Request({{peer.address(), false}});
-  request.deadline = Clock::Real()->Now() + absl::Milliseconds(200);
-  absl::Status status = tcp.Pull(request, &stats_);
-  EXPECT_FALSE(status.ok());
+  const std::string refused = "did not get the bucket in time";
+  // A loaded machine may need more of it to get as far as the bucket that does not come.
+  absl::Status status;
+  for (absl::Duration time = absl::Milliseconds(200); time < kLong; time *= 2) {
+    PullRequest request = Request({{peer.address(), false}});
+    request.deadline = Clock::Real()->Now() + time;
+    status = tcp.Pull(request, &stats_);
+    EXPECT_FALSE(status.ok());
+    if (absl::StrContains(status.message(), refused)) break;
+  }
+  EXPECT_THAT(std::string(status.message()), HasSubstr(refused));
   EXPECT_THAT(std::string(status.message()),
               HasSubstr(absl::StrCat("bucket 1 of ", manifest_.buckets.size(), " of version 5")));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("did not get the bucket in time"));
 }
 
 TEST_F(BucketTransport, AMappingGivesTheSameBytesAndHoldsTheMemory) {
