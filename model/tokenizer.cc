@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 #include "common/files.h"
 #include "common/status_macros.h"
 #include "model/byte_level.h"
@@ -23,6 +24,9 @@ namespace {
 // Kept beside tokenizer.json when a tokenizer is saved again.
 constexpr const char* kFiles[] = {"tokenizer.json", "tokenizer_config.json",
                                   "special_tokens_map.json", "chat_template.jinja"};
+// Templates by other names than "default", each NAME.jinja.
+constexpr char kTemplateFolder[] = "additional_chat_templates";
+constexpr char kTemplateEnding[] = ".jinja";
 
 bool IsValidUtf8(absl::string_view bytes) {
   while (!bytes.empty()) {
@@ -124,6 +128,7 @@ struct Tokenizer::Impl {
 
   void Index();
   void ReadTemplates();
+  absl::Status ReadTemplateFolder(const std::string& dir);
   absl::Status ReadFiles(const std::string& dir);
   void Encode(const Segment& whole, Sink sink) const;
   void EncodeSegment(const Segment& segment, bool first, Sink sink) const;
@@ -240,6 +245,18 @@ void Tokenizer::Impl::MarkWord(absl::Span<const TextRange> marked, absl::string_
   }
 }
 
+absl::Status Tokenizer::Impl::ReadTemplateFolder(const std::string& dir) {
+  const std::string folder = JoinPath(dir, kTemplateFolder);
+  if (!FileExists(folder)) return absl::OkStatus();
+  MR_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDirectory(folder));
+  for (const std::string& name : names) {
+    if (!absl::EndsWith(name, kTemplateEnding)) continue;
+    MR_ASSIGN_OR_RETURN(std::string text, ReadFile(JoinPath(folder, name)));
+    files.emplace_back(absl::StrCat(kTemplateFolder, "/", name), std::move(text));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Tokenizer::Impl::ReadFiles(const std::string& dir) {
   for (const char* name : kFiles) {
     const std::string path = JoinPath(dir, name);
@@ -247,18 +264,25 @@ absl::Status Tokenizer::Impl::ReadFiles(const std::string& dir) {
     MR_ASSIGN_OR_RETURN(std::string text, ReadFile(path));
     files.emplace_back(name, std::move(text));
   }
+  MR_RETURN_IF_ERROR(ReadTemplateFolder(dir));
   bool found = false;
+  std::map<std::string, std::string> templates;
   for (const auto& [name, text] : files) {
     const std::string path = JoinPath(dir, name);
+    absl::string_view named = name;
     if (name == "tokenizer.json") {
       MR_ASSIGN_OR_RETURN(parts, ParseTokenizerJson(text, path));
       found = true;
     } else if (name == "tokenizer_config.json") {
       MR_ASSIGN_OR_RETURN(config, ParseTokenizerConfig(text, path));
     } else if (name == "chat_template.jinja") {
-      config.chat_templates["default"] = text;  // read last: it goes before the config's
+      templates["default"] = text;
+    } else if (absl::ConsumePrefix(&named, absl::StrCat(kTemplateFolder, "/"))) {
+      templates[std::string(absl::StripSuffix(named, kTemplateEnding))] = text;
     }
   }
+  // Template files stand for all that the config has, as in transformers.
+  if (!templates.empty()) config.chat_templates = std::move(templates);
   if (!found) return absl::NotFoundError(absl::StrCat(dir, ": no tokenizer.json"));
   return absl::OkStatus();
 }
@@ -375,6 +399,9 @@ absl::Status Tokenizer::CheckChatFormat() const { return ChatTemplate("default")
 absl::Status Tokenizer::Save(const std::string& dir) const {
   MR_RETURN_IF_ERROR(MakeDirectories(dir));
   for (const auto& [name, text] : impl_->files) {
+    if (absl::StartsWith(name, kTemplateFolder)) {
+      MR_RETURN_IF_ERROR(MakeDirectories(JoinPath(dir, kTemplateFolder)));
+    }
     MR_RETURN_IF_ERROR(WriteFileAtomically(JoinPath(dir, name), text));
   }
   return absl::OkStatus();

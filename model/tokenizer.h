@@ -28,8 +28,9 @@ class Tokenizer {
     bool parse_special = false;  // whether special tokens spelled out in the text become their ids
     bool add_special = false;    // what the post-processor adds around a text (BOS, say)
   };
-  // Reads dir/tokenizer.json, tokenizer_config.json (special tokens, chat templates) and
-  // chat_template.jinja.
+  // Reads dir/tokenizer.json and tokenizer_config.json (special tokens, chat templates); where
+  // there are chat_template.jinja (the default one) or additional_chat_templates/NAME.jinja, these
+  // are all the chat templates.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& dir);
   // 256 byte tokens plus <|pad|>, <|im_start|>, <|im_end|>: what models with random weights use.
   // Save() writes it as tokenizer.json.

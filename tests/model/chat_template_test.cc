@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <map>
 
 #include "absl/strings/str_cat.h"
@@ -204,6 +205,32 @@ TEST(ChatTemplate, ComesFromTheConfigOrItsOwnFile) {
   request.tools = Json::array({Json::object()});
   EXPECT_EQ(text(*both), "x?");
   EXPECT_EQ(text(*WithTemplate("qwen", {{"chat_template", one}})), "x!");
+}
+
+TEST(ChatTemplate, NamedOnesMayBeFilesOfAFolder) {
+  const std::string plain = "{{ messages[0].content }}!", tools = "{{ messages[0].content }}?";
+  const TempDir dir, copy;
+  dir.Write("tokenizer.json", ReadFile(kGolden + "/tokenizers/qwen/tokenizer.json").value());
+  dir.Write("tokenizer_config.json",
+            Json{{"chat_template", {{{"name", "rag"}, {"template", "of the config"}}}}}.dump());
+  dir.Write("chat_template.jinja", plain);
+  ASSERT_THAT(MakeDirectories(dir.File("additional_chat_templates")), IsOk());
+  dir.Write("additional_chat_templates/tool_use.jinja", tools);
+  dir.Write("additional_chat_templates/notes.txt", "{% no template");
+  ASSERT_THAT(Tokenizer::Load(dir.path()).value()->Save(copy.path()), IsOk());
+  for (const TempDir* folder : {&dir, &copy}) {
+    const auto tokenizer = Tokenizer::Load(folder->path()).value();
+    ChatRequest request = ParseChatRequest(R"([{"role":"user","content":"x"}])").value();
+    EXPECT_EQ(RenderChat(*tokenizer, request)->text, "x!");
+    request.tools = Json::array();  // also without one in the list, as in transformers
+    EXPECT_EQ(RenderChat(*tokenizer, request)->text, "x?");
+    // Files stand for all of the config's, whose own are not looked at any more.
+    EXPECT_THAT(tokenizer->ChatTemplate("rag").status(),
+                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("default, tool_use")));
+  }
+  ASSERT_TRUE(std::filesystem::remove(dir.File("chat_template.jinja")));
+  EXPECT_THAT(Tokenizer::Load(dir.path()).value()->CheckChatFormat(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("it has tool_use")));
 }
 
 TEST(ChatTemplate, WithoutOneItIsChatMlOrAnError) {
