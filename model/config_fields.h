@@ -25,6 +25,7 @@ class ConfigFields {
   // The value, or null when the field is absent or null.
   const Json* Find(const char* name) const;
   bool Has(const char* name) const { return json_.contains(name); }
+  const Json& json() const { return json_; }                // all of them
   absl::Status Bad(const std::string& what) const;          // INVALID_ARGUMENT
   absl::Status Unsupported(const std::string& what) const;  // UNIMPLEMENTED
   // An integer from 1 to kMaxDimension; nullopt = the field must be there.

@@ -51,6 +51,7 @@ void Describe(const ModelConfig& c, ModelSummary* s) {
   s->sliding_window = c.sliding_window;
   s->rope = RopeTypeName(c.rope.type);
   s->tied = c.tie_word_embeddings;
+  s->ignored_fields = c.ignored_fields;
   int64_t parameters = 0, idle = 0;
   for (const ParameterShape& p : ParameterShapes(c)) {
     parameters += p.Elements();
@@ -203,6 +204,7 @@ Json ModelSummaryToJson(const ModelSummary& s) {
                  {"kv_bytes_per_token", s.kv_bytes_per_token},
                  {"train_bytes", s.train_bytes}}}};
   if (!s.unsupported.empty()) json["unsupported"] = s.unsupported;
+  if (!s.ignored_fields.empty()) json["ignored_fields"] = s.ignored_fields;
   if (!s.base.empty()) json["base"] = s.base;
   if (s.experts > 0) {
     json["experts"] = s.experts;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
@@ -38,6 +39,7 @@ struct ModelSummary {
   int64_t sliding_window = 0;
   std::string rope;  // default, linear, llama3, yarn
   bool tied = false;
+  std::vector<std::string> ignored_fields;  // of config.json: not known here, taken to say nothing
 
   // Bytes of memory here, where weights and K/V are fp32.
   int64_t rollout_bytes = 0;       // weights and the packed copy that decoding reads

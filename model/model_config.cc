@@ -3,14 +3,19 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/synchronization/mutex.h"
 #include "common/files.h"
 #include "common/status_macros.h"
 #include "model/adapter.h"
 #include "model/config_fields.h"
+#include "model/unknown_fields.h"
 #include "nlohmann/json.hpp"
+#include "spdlog/spdlog.h"
 
 namespace millrace {
 namespace {
@@ -27,51 +32,8 @@ const std::map<std::string, std::string>& Architectures() {
   return *classes;
 }
 
-// Fields of related architectures that change what is computed, with the value that changes
-// nothing.
-struct ForeignField {
-  const char* name;
-  Json neutral;
-};
-
-const std::vector<ForeignField>& ForeignFields() {
-  static const auto* const fields = new std::vector<ForeignField>{
-      {"mlp_bias", false},
-      {"embedding_multiplier", 1.0},
-      {"residual_multiplier", 1.0},
-      {"logits_scaling", 1.0},
-      {"logit_scale", 1.0},
-      {"scale_emb", 1.0},
-      {"scale_depth", 1.0},
-      {"final_logit_softcapping", 0.0},
-      {"attn_logit_softcapping", 0.0},
-      {"query_pre_attn_scalar", 0.0},
-      {"attention_multiplier", 0.0},
-      {"clip_qkv", 0.0},
-      {"qk_layernorm", false},
-      {"use_qk_norm", false},
-      {"rope_interleaved", false},
-      {"use_bidirectional_attention", false},
-      {"no_rope_layers", Json::array()},
-      {"kv_lora_rank", 0},
-      {"n_shared_experts", 0},
-      {"n_routed_experts", 0},
-      {"shared_expert_intermediate_size", 0},
-      {"num_nextn_predict_layers", 0},
-      {"attention_chunk_size", 0},
-      {"quantization_config", Json::object()},
-  };
-  return *fields;
-}
-
 // What other configurations of the known architectures would compute differently.
 absl::Status RefuseUnsupported(const ConfigFields& fields, const std::string& model_type) {
-  for (const ForeignField& foreign : ForeignFields()) {
-    const Json* value = fields.Find(foreign.name);
-    if (value != nullptr && *value != foreign.neutral) {
-      return fields.Unsupported(absl::StrCat("\"", foreign.name, "\" ", value->dump()));
-    }
-  }
   if (const Json* act = fields.Find("hidden_act"); act != nullptr && *act != "silu") {
     return fields.Unsupported(absl::StrCat("\"hidden_act\" ", act->dump(), " (of silu)"));
   }
@@ -241,6 +203,19 @@ absl::Status ReadExperts(const ConfigFields& fields, ModelConfig* config) {
   return absl::OkStatus();
 }
 
+// Once for a file, however often it is read: by the tokenizer's check, the loading, ...
+void LogIgnoredFields(const std::string& path, const ModelConfig& config) {
+  static absl::Mutex mu(absl::kConstInit);
+  static auto* const logged = new std::set<std::string>;
+  if (config.ignored_fields.empty()) return;
+  {
+    absl::MutexLock lock(&mu);
+    if (!logged->insert(path).second) return;
+  }
+  spdlog::warn("{}: fields not known here have no effect: {}", path,
+               absl::StrJoin(config.ignored_fields, ", "));
+}
+
 }  // namespace
 
 std::string ArchitectureName(const std::string& model_type) {
@@ -255,6 +230,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& json_text,
   ModelConfig config;
   MR_RETURN_IF_ERROR(ReadArchitecture(fields, &config));
   MR_RETURN_IF_ERROR(RefuseUnsupported(fields, config.model_type));
+  MR_ASSIGN_OR_RETURN(config.ignored_fields, CheckUnknownFields(fields));
   MR_RETURN_IF_ERROR(ReadSizes(fields, &config));
   const auto validate = [&]() -> absl::Status {
     const absl::Status status = ValidateModelConfig(config);
@@ -279,6 +255,7 @@ absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& folder) {
   const std::string path = JoinPath(dir, "config.json");
   MR_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
   MR_ASSIGN_OR_RETURN(ModelConfig config, ParseModelConfig(text, path));
+  LogIgnoredFields(path, config);
   const std::string generation_path = JoinPath(dir, "generation_config.json");
   if (FileExists(generation_path)) {
     MR_ASSIGN_OR_RETURN(const std::string generation, ReadFile(generation_path));

@@ -43,6 +43,8 @@ struct ModelConfig {
   std::vector<int32_t> eos_ids;          // from config.json and generation_config.json
   int32_t bos_id = -1;
   int32_t pad_id = -1;
+  // Fields of config.json that are not known here and are taken to have no effect.
+  std::vector<std::string> ignored_fields;
 
   // The window of a layer, 0 when it sees everything.
   int64_t Window(int64_t layer) const {
@@ -53,7 +55,8 @@ struct ModelConfig {
 
 // Reads dir/config.json (and generation_config.json when there); of a PEFT adapter's folder, its
 // base model's. UNIMPLEMENTED names an architecture or a field that changes the maths and is not
-// supported; INVALID_ARGUMENT names a missing or contradictory field.
+// supported, known or not (model/unknown_fields.h); INVALID_ARGUMENT names a missing or
+// contradictory field. ignored_fields are logged, once for a file in the life of a process.
 absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& dir);
 absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& json_text,
                                              const std::string& file_name);

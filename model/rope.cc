@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "model/unknown_fields.h"
 
 namespace millrace {
 namespace {
@@ -114,6 +115,7 @@ absl::StatusOr<RopeConfig> ReadRopeConfig(const ConfigFields& fields, int64_t ma
     const ConfigFields inner(*json, absl::StrCat("\"", name, "\""));
     MR_RETURN_IF_ERROR(InFile(fields, ReadWholeRotation(inner)));
     MR_ASSIGN_OR_RETURN(rope.type, ReadType(fields, *json, name));
+    MR_RETURN_IF_ERROR(CheckRopeFields(fields, *json));
     if (first && *first != rope.type) {
       return fields.Bad(absl::StrCat("\"rope_parameters\" say ", RopeTypeName(*first),
                                      ", \"rope_scaling\" says ", RopeTypeName(rope.type)));
