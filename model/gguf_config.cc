@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -90,34 +91,64 @@ absl::StatusOr<RopeConfig> RopeFromGguf(const GgufReader& gguf, const std::strin
   return rope;
 }
 
+struct Architecture {
+  const char* gguf;
+  const char* model_type;
+};
+constexpr Architecture kArchitectures[] = {
+    {"llama", "llama"}, {"qwen2", "qwen2"}, {"qwen3", "qwen3"}, {"qwen3moe", "qwen3_moe"}};
+
+absl::StatusOr<int64_t> Positive(const GgufReader& gguf, const std::string& key) {
+  const auto value = gguf.Get<int64_t>(key);
+  if (value && *value >= 1) return *value;
+  return absl::InvalidArgumentError(
+      absl::StrCat("value \"", key, "\" is missing or not a positive integer"));
+}
+
+absl::Status ReadExperts(const GgufReader& gguf, const std::string& prefix, ModelConfig* config) {
+  const auto count = gguf.Get<int64_t>(prefix + "expert_count");
+  if (config->model_type != "qwen3_moe") {
+    if (count.value_or(0) == 0) return absl::OkStatus();
+    return absl::UnimplementedError(
+        absl::StrCat("a mixture of experts (\"", prefix, "expert_count\") is not supported"));
+  }
+  MR_ASSIGN_OR_RETURN(config->experts, Positive(gguf, prefix + "expert_count"));
+  MR_ASSIGN_OR_RETURN(config->experts_per_token, Positive(gguf, prefix + "expert_used_count"));
+  MR_ASSIGN_OR_RETURN(config->expert_intermediate_size,
+                      Positive(gguf, prefix + "expert_feed_forward_length"));
+  // The file does not say; llama.cpp does so for all models of this architecture.
+  config->norm_topk_prob = true;
+  return absl::OkStatus();
+}
+
+absl::Status ReadSizes(const GgufReader& gguf, const std::string& prefix, ModelConfig* config) {
+  const std::pair<const char*, int64_t*> sizes[] = {
+      {"embedding_length", &config->hidden_size},
+      {"feed_forward_length", &config->intermediate_size},
+      {"block_count", &config->layers},
+      {"attention.head_count", &config->heads},
+      {"context_length", &config->max_position}};
+  for (const auto& [key, out] : sizes) {
+    MR_ASSIGN_OR_RETURN(*out, Positive(gguf, prefix + key));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<ModelConfig> GgufModelConfig(const GgufReader& gguf) {
   ModelConfig config;
-  config.model_type = gguf.Get<std::string>("general.architecture").value_or("none");
-  if (config.model_type != "llama" && config.model_type != "qwen2" &&
-      config.model_type != "qwen3") {
-    return absl::UnimplementedError(absl::StrCat("architecture \"", config.model_type,
-                                                 "\" is not supported (of llama, qwen2, qwen3)"));
+  const std::string name = gguf.Get<std::string>("general.architecture").value_or("none");
+  const auto* known = std::find_if(std::begin(kArchitectures), std::end(kArchitectures),
+                                   [&](const Architecture& a) { return name == a.gguf; });
+  if (known == std::end(kArchitectures)) {
+    return absl::UnimplementedError(absl::StrCat(
+        "architecture \"", name, "\" is not supported (of llama, qwen2, qwen3, qwen3moe)"));
   }
-  const std::string prefix = config.model_type + ".";
-  if (gguf.Get<int64_t>(prefix + "expert_count").value_or(0) != 0) {
-    return absl::UnimplementedError("a mixture of experts is not supported");
-  }
-  const std::pair<const char*, int64_t*> sizes[] = {
-      {"embedding_length", &config.hidden_size},
-      {"feed_forward_length", &config.intermediate_size},
-      {"block_count", &config.layers},
-      {"attention.head_count", &config.heads},
-      {"context_length", &config.max_position}};
-  for (const auto& [key, out] : sizes) {
-    const auto value = gguf.Get<int64_t>(prefix + key);
-    if (!value || *value < 1) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("value \"", prefix, key, "\" is missing or not a positive integer"));
-    }
-    *out = *value;
-  }
+  config.model_type = known->model_type;
+  const std::string prefix = name + ".";
+  MR_RETURN_IF_ERROR(ReadExperts(gguf, prefix, &config));
+  MR_RETURN_IF_ERROR(ReadSizes(gguf, prefix, &config));
   config.kv_heads = gguf.Get<int64_t>(prefix + "attention.head_count_kv").value_or(config.heads);
   config.head_dim = gguf.Get<int64_t>(prefix + "attention.key_length")
                         .value_or(config.hidden_size / config.heads);
@@ -128,7 +159,7 @@ absl::StatusOr<ModelConfig> GgufModelConfig(const GgufReader& gguf) {
         absl::StrCat("value \"", prefix, "attention.key_length\" is ", config.head_dim));
   }
   MR_ASSIGN_OR_RETURN(config.rope, RopeFromGguf(gguf, prefix, config));
-  config.qk_norm = config.model_type == "qwen3";
+  config.qk_norm = config.model_type == "qwen3" || config.model_type == "qwen3_moe";
   config.qkv_bias = gguf.tensors().contains("blk.0.attn_q.bias");
   config.o_bias = gguf.tensors().contains("blk.0.attn_output.bias");
   // config.json has one switch for the biases of all four projections, and none for qwen2's three.

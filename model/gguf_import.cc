@@ -28,6 +28,7 @@
 #include "model/gguf_config.h"
 #include "model/gguf_dequant.h"
 #include "model/gguf_reader.h"
+#include "model/gguf_tensors.h"
 #include "model/gguf_tokenizer.h"
 #include "model/model_config.h"
 #include "model/safetensors.h"
@@ -42,62 +43,6 @@ namespace fs = std::filesystem;
 
 // Relative rms below which output.weight is the embedding quantised a second time.
 constexpr double kTiedRms = 0.1;
-
-// Hugging Face name of a tensor, empty when it has none.
-std::string HuggingFaceName(const std::string& name) {
-  static const std::map<std::string, std::string>* const kWhole =
-      new std::map<std::string, std::string>{{"token_embd.weight", "model.embed_tokens.weight"},
-                                             {"output_norm.weight", "model.norm.weight"},
-                                             {"output.weight", "lm_head.weight"}};
-  static const std::map<std::string, std::string>* const kParts =
-      new std::map<std::string, std::string>{
-          {"attn_norm", "input_layernorm"},    {"ffn_norm", "post_attention_layernorm"},
-          {"attn_q", "self_attn.q_proj"},      {"attn_k", "self_attn.k_proj"},
-          {"attn_v", "self_attn.v_proj"},      {"attn_output", "self_attn.o_proj"},
-          {"attn_q_norm", "self_attn.q_norm"}, {"attn_k_norm", "self_attn.k_norm"},
-          {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
-          {"ffn_down", "mlp.down_proj"}};
-  if (const auto it = kWhole->find(name); it != kWhole->end()) return it->second;
-  const std::vector<std::string> parts = absl::StrSplit(name, '.');
-  if (parts.size() != 4 || parts[0] != "blk") return "";
-  const auto it = kParts->find(parts[2]);
-  if (it == kParts->end()) return "";
-  return absl::StrCat("model.layers.", parts[1], ".", it->second, ".", parts[3]);
-}
-
-// Tensors that say something of the architecture.
-bool NoParameter(const std::string& name) { return name == "rope_freqs.weight"; }
-
-// Every parameter of the architecture is there once, in its shape, and nothing else.
-absl::Status CheckTensors(const GgufReader& gguf, ModelConfig config) {
-  config.tie_word_embeddings = !gguf.tensors().contains("output.weight");
-  std::map<std::string, std::vector<int64_t>> wanted;
-  for (ParameterShape& p : ParameterShapes(config)) wanted[p.name] = std::move(p.shape);
-  for (const auto& [name, tensor] : gguf.tensors()) {
-    if (NoParameter(name)) continue;
-    if (GgufBlockOf(tensor.type).elements == 0) {
-      return absl::UnimplementedError(absl::StrCat("tensor \"", name, "\" has type ", tensor.type,
-                                                   ", which is not supported (of ",
-                                                   SupportedGgufTypes(), ")"));
-    }
-    const auto it = wanted.find(HuggingFaceName(name));
-    if (it == wanted.end()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("tensor \"", name, "\" has no place in architecture ", config.model_type));
-    }
-    if (it->second != tensor.shape) {
-      return absl::InvalidArgumentError(absl::StrCat("tensor \"", name, "\" has shape ",
-                                                     Json(tensor.shape).dump(), ", expected ",
-                                                     Json(it->second).dump()));
-    }
-    wanted.erase(it);
-  }
-  if (!wanted.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("no tensor for \"", wanted.begin()->first,
-                                                   "\" (", wanted.size(), " are missing)"));
-  }
-  return absl::OkStatus();
-}
 
 // llama.cpp stores llama's q and k rows as rotary pairs side by side; Hugging Face as two halves.
 void Unpermute(int64_t heads, int64_t columns, std::vector<float>* values) {
@@ -159,19 +104,16 @@ absl::StatusOr<Embedding> ResolveEmbedding(const GgufReader& gguf) {
 absl::Status WriteWeights(const GgufReader& gguf, const ModelConfig& config,
                           const Embedding& embedding, const std::string& path,
                           const GgufImportOptions& options) {
-  std::map<std::string, std::string> sources;  // of Hugging Face names
+  MR_ASSIGN_OR_RETURN(GgufParameters sources, GgufParametersOf(gguf, config));
+  if (embedding.tied) sources.erase("lm_head.weight");
+  sources["model.embed_tokens.weight"] = gguf.tensors().at(embedding.source);
   std::map<std::string, TensorSpec> specs;
-  for (const auto& [name, tensor] : gguf.tensors()) {
-    if (NoParameter(name) || (name == "output.weight" && embedding.tied)) continue;
-    const std::string hf = HuggingFaceName(name);
-    sources[hf] = name == "token_embd.weight" ? embedding.source : name;
-    specs[hf] = {options.dtype, tensor.shape};
-  }
+  for (const auto& [name, tensor] : sources) specs[name] = {options.dtype, tensor.shape};
   const double total = static_cast<double>(gguf.file_bytes());
   double done = 0;
   std::vector<std::byte> encoded;
   const auto bytes_of = [&](const std::string& hf) -> absl::StatusOr<absl::Span<const std::byte>> {
-    const GgufTensor& tensor = gguf.tensors().at(sources.at(hf));
+    const GgufTensor& tensor = sources.at(hf);
     MR_ASSIGN_OR_RETURN(std::vector<float> values, Values(tensor));
     const bool q = absl::StrContains(hf, "q_proj."), k = absl::StrContains(hf, "k_proj.");
     if (config.model_type == "llama" && (q || k)) {
@@ -219,9 +161,9 @@ absl::Status WriteFolder(const GgufReader& gguf, const std::string& path, const 
                          const GgufImportOptions& options) {
   MR_ASSIGN_OR_RETURN(ModelConfig config, GgufModelConfig(gguf));
   MR_RETURN_IF_ERROR(ValidateModelConfig(config));
-  MR_RETURN_IF_ERROR(CheckTensors(gguf, config));
+  MR_RETURN_IF_ERROR(GgufParametersOf(gguf, config).status());
   MR_ASSIGN_OR_RETURN(const GgufTokenizerFiles tokenizer,
-                      TokenizerFromGguf(gguf, config.model_type));
+                      TokenizerFromGguf(gguf, *gguf.Get<std::string>("general.architecture")));
   MR_ASSIGN_OR_RETURN(const Embedding embedding, ResolveEmbedding(gguf));
   config.tie_word_embeddings = embedding.tied;
   MR_RETURN_IF_ERROR(MakeDirectories(dir));

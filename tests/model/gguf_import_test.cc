@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <zlib.h>
 
+#include <cstring>
 #include <filesystem>
 
 #define XXH_INLINE_ALL
@@ -34,6 +35,7 @@ using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
 constexpr int kHidden = 8, kHeads = 2, kVocab = 259, kFeedForward = 16;
+constexpr int kExperts = 4, kExpertFeedForward = 6;
 
 std::string Floats(int count, float first) {
   std::string bytes;
@@ -88,15 +90,25 @@ GgufBuilder Tiny(const TinyOptions& o) {
   add(layer + "attn_k.weight", {kHidden, kHidden / kHeads});
   add(layer + "attn_v.weight", {kHidden, kHidden / kHeads});
   add(layer + "attn_output.weight", {kHidden, kHidden});
-  add(layer + "ffn_gate.weight", {kHidden, kFeedForward});
-  add(layer + "ffn_up.weight", {kHidden, kFeedForward});
-  add(layer + "ffn_down.weight", {kFeedForward, kHidden});
+  if (arch == "qwen3moe") {
+    b.Integer(arch + ".expert_count", kExperts);
+    b.Integer(arch + ".expert_used_count", 2);
+    b.Integer(arch + ".expert_feed_forward_length", kExpertFeedForward);
+    add(layer + "ffn_gate_inp.weight", {kHidden, kExperts}, 600);
+    add(layer + "ffn_gate_exps.weight", {kHidden, kExpertFeedForward, kExperts}, 1000);
+    add(layer + "ffn_up_exps.weight", {kHidden, kExpertFeedForward, kExperts}, 2000);
+    add(layer + "ffn_down_exps.weight", {kExpertFeedForward, kHidden, kExperts}, 3000);
+  } else {
+    add(layer + "ffn_gate.weight", {kHidden, kFeedForward});
+    add(layer + "ffn_up.weight", {kHidden, kFeedForward});
+    add(layer + "ffn_down.weight", {kFeedForward, kHidden});
+  }
   if (arch == "qwen2") {
     add(layer + "attn_q.bias", {kHidden}, 100);
     add(layer + "attn_k.bias", {kHidden / kHeads}, 200);
     add(layer + "attn_v.bias", {kHidden / kHeads}, 300);
   }
-  if (arch == "qwen3") {
+  if (arch == "qwen3" || arch == "qwen3moe") {
     add(layer + "attn_q_norm.weight", {kHidden / kHeads}, 400);
     add(layer + "attn_k_norm.weight", {kHidden / kHeads}, 500);
   }
@@ -182,6 +194,64 @@ TEST(GgufImport, QwensKeepTheirRowsBiasesAndNorms) {
       EXPECT_EQ(ReadValues(out, at + "k_norm.weight")[1], 501);
     }
   }
+}
+
+TEST(GgufImport, ExpertsBecomeMatricesOfTheirOwn) {
+  const TempDir dir;
+  const std::string out = dir.File("out");
+  ASSERT_THAT(ImportGguf(dir.Write("m.gguf", Tiny({.architecture = "qwen3moe"}).File()), out, {}),
+              IsOk());
+  const auto config = LoadModelConfig(out);
+  ASSERT_THAT(config, IsOk());
+  EXPECT_EQ(config->model_type, "qwen3_moe");
+  EXPECT_EQ(config->experts, kExperts);
+  EXPECT_EQ(config->experts_per_token, 2);
+  EXPECT_EQ(config->expert_intermediate_size, kExpertFeedForward);
+  EXPECT_TRUE(config->norm_topk_prob);
+  EXPECT_TRUE(config->HasExperts(0));
+  EXPECT_EQ(CheckpointReader::Open(out)->Names().size(), ParameterShapes(*config).size());
+  const std::string at = "model.layers.0.mlp.";
+  EXPECT_EQ(ReadValues(out, at + "gate.weight")[kHidden], 600 + kHidden);
+  constexpr int kSize = kHidden * kExpertFeedForward;
+  const std::pair<const char*, int> matrices[] = {
+      {"gate_proj", 1000}, {"up_proj", 2000}, {"down_proj", 3000}};
+  for (int e = 0; e < kExperts; ++e) {
+    for (const auto& [name, first] : matrices) {
+      const std::vector<float> values =
+          ReadValues(out, at + "experts." + std::to_string(e) + "." + name + ".weight");
+      ASSERT_EQ(values.size(), kSize) << name;
+      for (int i = 0; i < kSize; ++i) ASSERT_EQ(values[i], first + e * kSize + i) << name << i;
+    }
+  }
+  EXPECT_EQ(ReadValues(out, "model.layers.0.self_attn.q_norm.weight")[1], 401);
+}
+
+TEST(GgufImport, ExpertsThatDoNotFitTheirSettingsAreNamed) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"qwen3moe.expert_count", "qwen3moe.expert_count"},
+      {"qwen3moe.expert_used_count", "qwen3moe.expert_used_count"},
+      {"qwen3moe.expert_feed_forward_length", "qwen3moe.expert_feed_forward_length"},
+      {"blk.0.ffn_up_exps.weight", "blk.0.ffn_up_exps"},
+  };
+  for (const auto& [from, named] : cases) {
+    GgufBuilder b = Tiny({.architecture = "qwen3moe"});
+    for (std::string* text : {&b.values, &b.infos}) {
+      const size_t found = text->find(from);
+      if (found != std::string::npos) (*text)[found + std::string(from).size() - 1] = 'X';
+    }
+    const TempDir dir;
+    EXPECT_THAT(
+        std::string(ImportGguf(dir.Write("m.gguf", b.File()), dir.File("out"), {}).message()),
+        HasSubstr(named));
+  }
+  GgufBuilder b = Tiny({.architecture = "qwen3moe"});
+  const size_t value = b.values.find("qwen3moe.expert_count") + strlen("qwen3moe.expert_count") + 4;
+  b.values.replace(value, 4, Raw<uint32_t>(kExperts + 1));
+  const TempDir dir;
+  const std::string path = dir.Write("m.gguf", b.File());
+  EXPECT_THAT(
+      std::string(ImportGguf(path, dir.File("out"), {}).message()),
+      HasSubstr("\"blk.0.ffn_down_exps.weight\" has shape [4,8,6], but there are 5 experts"));
 }
 
 TEST(GgufImport, RopeScalingIsKept) {
