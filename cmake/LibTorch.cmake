@@ -25,7 +25,7 @@ add_library(millrace::torch ALIAS millrace_torch)
 target_include_directories(millrace_torch SYSTEM INTERFACE
   ${torch_include} ${torch_include}/torch/csrc/api/include)
 target_link_libraries(millrace_torch INTERFACE
-  ${torch_root}/lib/libtorch_cpu.so ${torch_root}/lib/libc10.so)
+  ${torch_root}/lib/libtorch_cpu.so ${torch_root}/lib/libc10.so ${torch_root}/lib/libgomp.so.1)
 # The wheel's libraries find their own neighbours by RUNPATH only from within Python's layout.
 target_link_options(millrace_torch INTERFACE
   -Wl,-rpath,${torch_root}/lib -Wl,-rpath,${nvidia_lib}

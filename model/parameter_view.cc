@@ -1,7 +1,6 @@
 #include "model/parameter_view.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <cstring>
 #include <map>
@@ -10,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/status_macros.h"
+#include "model/kernels/parallel.h"
 #include "model/safetensors.h"
 #include "model/torch_status.h"
 

@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>
 #include <sys/mman.h>
 
@@ -18,6 +17,7 @@
 #include "common/files.h"
 #include "common/status_macros.h"
 #include "model/adapter.h"
+#include "model/kernels/parallel.h"
 #include "model/kernels/train_elementwise.h"
 #include "model/safetensors.h"
 #include "model/torch_status.h"

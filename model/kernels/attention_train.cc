@@ -1,11 +1,10 @@
 #include "model/kernels/attention_train.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cmath>
 
+#include "model/kernels/parallel.h"
 #include "model/kernels/train_tile.h"
 
 namespace millrace {

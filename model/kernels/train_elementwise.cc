@@ -1,12 +1,11 @@
 #include "model/kernels/train_elementwise.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>
 
+#include "model/kernels/parallel.h"
 #include "model/kernels/train_simd.h"
 
 namespace millrace {

@@ -1,9 +1,8 @@
 #include "model/kernels/train_softmax.h"
 
-#include <ATen/Parallel.h>
-
 #include <cmath>
 
+#include "model/kernels/parallel.h"
 #include "model/kernels/train_simd.h"
 
 namespace millrace {
