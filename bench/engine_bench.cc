@@ -24,6 +24,7 @@ struct Flags {
   int64_t batch = 64, prompt = 16, samples = 1;
   int32_t new_tokens = 128;
   int threads = 2, repeats = 3;
+  bool bf16 = false;
   float temperature = 0;
 };
 
@@ -66,6 +67,7 @@ int Run(const Flags& flags) {
     spdlog::critical("{}", model.status().ToString());
     return 1;
   }
+  if (flags.bf16) (*model)->set_compute_type(ComputeType::kBfloat16);
   Engine::Options options;
   options.max_batch = flags.batch;
   options.threads = flags.threads;
@@ -108,6 +110,7 @@ int main(int argc, char** argv) {
   app.add_option("--prompt", flags.prompt, "prompt tokens");
   app.add_option("--new", flags.new_tokens, "new tokens of a sample");
   app.add_option("--threads", flags.threads, "compute threads");
+  app.add_flag("--bf16", flags.bf16, "matrix products of bf16 factors");
   app.add_option("--repeat,--repeats", flags.repeats, "runs, the best of which counts");
   app.add_option("--temperature", flags.temperature, "0 = greedy");
   CLI11_PARSE(app, argc, argv);

@@ -36,7 +36,7 @@ struct Flags {
   int threads = 2, prompts = 16, completions = 8, prompt_tokens = 6, rounds = 5;
   double tokens = 31;  // of a completion, on average
   int64_t chunk = 512;
-  bool operators = false, unshared = false;
+  bool operators = false, unshared = false, bf16 = false;
 };
 
 struct Work {
@@ -134,6 +134,7 @@ int Main(const Flags& f) {
   }
   Transformer& model = **created;
   model.set_force_operators(f.operators);
+  if (f.bf16) model.set_compute_type(ComputeType::kBfloat16);
   model.flat_gradients();
   auto adamw = AdamW::Create(model.flat_parameters(), model.flat_gradients(), DecayRanges(model),
                              {.max_grad_norm = 1, .threads = f.threads});
@@ -156,7 +157,8 @@ int Main(const Flags& f) {
     at::Tensor hidden, loss;
     const double a = Seconds([&] { hidden = model.Forward(w.batch).value(); });
     const double b = Seconds([&] {
-      loss = -SelectedLogprobs(hidden.index_select(0, rows), model.lm_head(), targets, 1.0, f.chunk)
+      loss = -SelectedLogprobs(hidden.index_select(0, rows), model.lm_head(), targets,
+                               {1.0, f.chunk, model.compute_type()})
                   .logprobs.mean();
     });
     const double c = Seconds([&] { loss.backward(); });
@@ -172,7 +174,8 @@ int Main(const Flags& f) {
   }
   std::printf("%s: %lld packed tokens, %lld trained, %d threads, %s%s\n", f.model.c_str(),
               static_cast<long long>(tokens), static_cast<long long>(w.trained), f.threads,
-              f.operators ? "operators" : "fused", f.unshared ? ", prompts not shared" : "");
+              f.operators ? "operators" : (f.bf16 ? "fused, bf16" : "fused"),
+              f.unshared ? ", prompts not shared" : "");
   std::printf(
       "  forward %.1f ms, log-probabilities %.1f ms, backward %.1f ms, AdamW %.1f ms, "
       "together %.1f ms\n",
@@ -200,6 +203,7 @@ int main(int argc, char** argv) {
   app.add_option("--chunk", f.chunk, "rows of logits at a time");
   app.add_option("--rounds", f.rounds);
   app.add_flag("--operators", f.operators, "plain operators instead of fused kernels");
+  app.add_flag("--bf16", f.bf16, "matrix products of bf16 factors");
   app.add_flag("--unshared", f.unshared, "repeat the prompt for every completion");
   CLI11_PARSE(app, argc, argv);
   return millrace::Main(f);

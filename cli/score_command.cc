@@ -118,7 +118,7 @@ class Scorer {
             .to(hidden.device());
     const LogprobResult result =
         SelectedLogprobs(hidden.slice(0, hidden.size(0) - rows), model_->lm_head(), targets,
-                         options_.temperature, kLogitRows);
+                         {options_.temperature, kLogitRows});
     const at::Tensor values = result.logprobs.to(at::kCPU).contiguous();
     const float* data = values.const_data_ptr<float>();
     return std::vector<float>(data, data + rows);

@@ -34,7 +34,8 @@ struct RunConfig {
     int64_t intermediate_size = 384;
     double rope_theta = 10000;
     int64_t max_position = 1024;
-    std::string device = "cpu";  // cpu, cuda, cuda:N
+    std::string device = "cpu";          // cpu, cuda, cuda:N
+    std::string compute_dtype = "fp32";  // of matrix products on the CPU: fp32, bf16, auto
   } model;
 
   struct Task {

@@ -61,9 +61,9 @@ void AddModel(std::vector<ConfigField>& fields) {
       Text(FIELD(model.path), "Hugging Face folder; empty = random weights of the shape below."));
   fields.push_back(
       Text(FIELD(model.architecture), "Random weights only.", {"qwen3", "qwen2", "llama"}));
-  fields.push_back(
-      Number(FIELD(model.vocab_size), {0, 1048576},
-             "0 = that of the byte tokenizer. Random weights only, as all below but device."));
+  fields.push_back(Number(FIELD(model.vocab_size), {0, 1048576},
+                          "0 = that of the byte tokenizer. Random weights only, as all below but "
+                          "device and compute_dtype."));
   fields.push_back(Number(FIELD(model.hidden_size), {1, 65536}, "Width of the residual stream."));
   fields.push_back(Number(FIELD(model.layers), {1, 1024}, "Decoder layers."));
   fields.push_back(Number(FIELD(model.heads), {1, 1024}, "Query heads."));
@@ -74,6 +74,11 @@ void AddModel(std::vector<ConfigField>& fields) {
       Number(FIELD(model.rope_theta), {1, 1000000000.0}, "Base of the rotary embedding."));
   fields.push_back(Number(FIELD(model.max_position), {1, 4194304}, "Longest sequence, tokens."));
   fields.push_back(Text(FIELD(model.device), "cpu, cuda or cuda:N."));
+  fields.push_back(Text(FIELD(model.compute_dtype),
+                        "Number format of the factors of matrix products on the CPU (sums are "
+                        "fp32): bf16 is about twice as fast on CPUs with AVX512_BF16; auto = bf16 "
+                        "on those, else fp32. Weights stay fp32.",
+                        {"fp32", "bf16", "auto"}));
 }
 
 void AddTask(std::vector<ConfigField>& fields) {
@@ -210,8 +215,10 @@ void AddLearner(std::vector<ConfigField>& fields) {
                           "Steps between checkpoints; the last step always has one."));
   fields.push_back(
       Number(FIELD(learner.keep_checkpoints), {1, 1000000}, "Newest checkpoints kept."));
-  fields.push_back(Number(FIELD(learner.self_check_tolerance), {0, 1000},
-                          "Largest |sampler - learner| logprob at the first step; 0 = off."));
+  fields.push_back(
+      Number(FIELD(learner.self_check_tolerance), {0, 1000},
+             "Largest |sampler - learner| logprob at the first step, at least 0.5 with "
+             "bf16 products; 0 = off."));
 }
 
 void AddSft(std::vector<ConfigField>& fields) {

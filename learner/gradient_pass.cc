@@ -21,7 +21,7 @@ absl::StatusOr<LogprobResult> Forward(Transformer& model, const MicroBatch& micr
   MR_ASSIGN_OR_RETURN(at::Tensor hidden, model.Forward(micro.batch));
   const at::Tensor rows = hidden.index_select(0, ToDevice(micro.rows, hidden.device()));
   return SelectedLogprobs(rows, model.lm_head(), ToDevice(micro.targets, hidden.device()),
-                          options.temperature, options.logit_chunk);
+                          {options.temperature, options.logit_chunk, model.compute_type()});
 }
 
 TargetLogprobs ToHost(const LogprobResult& result) {

@@ -70,6 +70,11 @@ absl::Status LearnerLoop::Start() {
   } else {
     MR_ASSIGN_OR_RETURN(model_, InitialModel());
   }
+  MR_ASSIGN_OR_RETURN(const ComputeType compute,
+                      ParseComputeType(config_.model.compute_dtype, model_->device().is_cpu()));
+  model_->set_compute_type(compute);
+  spdlog::info("learner: matrix products on {} in {}", model_->device().str(),
+               ComputeTypeName(compute));
   state_.seed = config_.run.seed;
   state_.config_digest = ConfigDigest(config_);
   MR_ASSIGN_OR_RETURN(RewindResult rewind, ports_.rewind(static_cast<uint64_t>(state_.step)));
@@ -175,6 +180,7 @@ absl::Status LearnerLoop::MakeTrainer(const std::string& checkpoint) {
       MR_ASSIGN_OR_RETURN(reference_, InitialModel());
     }
   }
+  if (reference_ != nullptr) reference_->set_compute_type(model_->compute_type());
   MR_ASSIGN_OR_RETURN(TrainerOptions options, MakeTrainerOptions(config_));
   MR_ASSIGN_OR_RETURN(trainer_,
                       Trainer::Create(model_.get(), std::move(reference_), std::move(options)));

@@ -13,6 +13,10 @@
 namespace millrace {
 namespace {
 
+// Sampler and learner round the same weights, but their activations differ in the last bits before
+// they are rounded: up to 0.1 was seen for SmolLM2-135M, a mean of 0.005.
+constexpr double kBf16Tolerance = 0.5;
+
 bool HasVerdict(const Trajectory& trajectory) {
   return trajectory.status == TrajectoryStatus::kCompleted ||
          trajectory.status == TrajectoryStatus::kTruncated;
@@ -177,6 +181,8 @@ absl::Status Trainer::FillReference(const std::vector<MicroBatch>& micros, const
 absl::Status Trainer::SelfCheck(const Members& members, const MicroBatch& micro,
                                 const TargetLogprobs& logprobs, int64_t version,
                                 StepReport* report) {
+  const bool bf16 = model_->compute_type() == ComputeType::kBfloat16;
+  const double tolerance = std::max(options_.self_check_tolerance, bf16 ? kBf16Tolerance : 0);
   double sum = 0;
   double worst = -1;
   size_t where = 0;
@@ -195,7 +201,7 @@ absl::Status Trainer::SelfCheck(const Members& members, const MicroBatch& micro,
   }
   if (compared == 0) return absl::OkStatus();
   report->self_checked = true;
-  if (worst <= options_.self_check_tolerance) return absl::OkStatus();
+  if (worst <= tolerance) return absl::OkStatus();
   const Trajectory& t = *members.trajectories[micro.trajectory[where]];
   return absl::FailedPreconditionError(absl::StrFormat(
       "self-check: sampler and learner disagree at version %d by %.3g (learner."
@@ -203,9 +209,9 @@ absl::Status Trainer::SelfCheck(const Members& members, const MicroBatch& micro,
       "(id %d): sampler %.6f, learner %.6f. Likely causes: the rollout server ran other weights "
       "than version %d, a wrong temperature (trajectory says %g), top-k or top-p that the learner "
       "does not know, a wrong loss mask or prompt, or different rope or dtype settings",
-      version, worst, options_.self_check_tolerance, sum / static_cast<double>(compared), compared,
-      Describe(t), micro.token[where], t.token_ids.size(), micro.targets[where],
-      t.logprobs[micro.token[where]], logprobs.logprobs[where], version, t.temperature));
+      version, worst, tolerance, sum / static_cast<double>(compared), compared, Describe(t),
+      micro.token[where], t.token_ids.size(), micro.targets[where], t.logprobs[micro.token[where]],
+      logprobs.logprobs[where], version, t.temperature));
 }
 
 absl::StatusOr<UpdateReport> Trainer::Update(const Members& members,

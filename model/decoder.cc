@@ -64,7 +64,8 @@ absl::StatusOr<at::Tensor> Decoder::Impl::Run(absl::Span<const DecodeSequence> s
     return DecodeWithOperators(config, model->weights(), cache, step);
   }
   if (fused == nullptr) {
-    fused = std::make_unique<decode::FusedStep>(config, model->weights(), cache, pool);
+    fused = std::make_unique<decode::FusedStep>(config, model->weights(), model->compute_type(),
+                                                cache, pool);
   }
   if (stale) fused->Pack();
   stale = false;

@@ -7,19 +7,25 @@
 
 #include <cstdint>
 
+#include "model/compute_type.h"
+
 namespace millrace {
 
+struct LogprobOptions {
+  double temperature = 1;
+  int64_t chunk = 1024;  // rows of (chunk, V) logits that exist at a time
+  ComputeType compute = ComputeType::kFloat32;
+};
 struct LogprobResult {
   // (N) of softmax(logits / temperature), differentiable in hidden and lm_head.
   at::Tensor logprobs;
   at::Tensor entropy;  // (N) of the same distribution, natural log; detached
 };
-// hidden (N, H), lm_head (V, H), targets (N) int64, all on one device; at most (chunk, V) logits
-// exist at a time. The gradient of lm_head is added in place to lm_head.grad() when that is defined
-// (Transformer::lm_head(): flat_gradients()), else returned to autograd. Throws c10::Error on
-// mismatched shapes.
+// hidden (N, H), lm_head (V, H), targets (N) int64, all on one device. The gradient of lm_head is
+// added in place to lm_head.grad() when that is defined (Transformer::lm_head(): flat_gradients()),
+// else returned to autograd. Throws c10::Error on mismatched shapes.
 LogprobResult SelectedLogprobs(const at::Tensor& hidden, const at::Tensor& lm_head,
-                               const at::Tensor& targets, double temperature, int64_t chunk);
+                               const at::Tensor& targets, const LogprobOptions& options);
 
 }  // namespace millrace
 

@@ -35,6 +35,7 @@ struct Transformer::Impl {
   ModelWeights leaves;     // the storage of weights as autograd leaves; defined with flat_grad
   std::unique_ptr<FusedTransformer> fused;  // on the CPU
   bool force_operators = false;
+  ComputeType compute = ComputeType::kFloat32;
 
   Impl(const ModelConfig& c, at::Tensor parameters_on_device)
       : config(c), flat(std::move(parameters_on_device)) {
@@ -251,8 +252,10 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(const std::string
 
 absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Clone() const {
   return CatchTorch("copying a model", [&]() -> absl::StatusOr<std::unique_ptr<Transformer>> {
-    return std::unique_ptr<Transformer>(
+    auto copy = std::unique_ptr<Transformer>(
         new Transformer(std::make_unique<Impl>(impl_->config, impl_->flat.clone())));
+    copy->set_compute_type(impl_->compute);
+    return copy;
   });
 }
 
@@ -261,6 +264,11 @@ at::Device Transformer::device() const { return impl_->flat.device(); }
 const std::vector<NamedParameter>& Transformer::parameters() const { return impl_->parameters; }
 at::Tensor Transformer::flat_parameters() const { return impl_->flat; }
 const ModelWeights& Transformer::weights() const { return impl_->weights; }
+void Transformer::set_compute_type(ComputeType type) {
+  impl_->compute = type;
+  if (impl_->fused != nullptr) impl_->fused->set_compute_type(type);
+}
+ComputeType Transformer::compute_type() const { return impl_->compute; }
 void Transformer::set_force_operators(bool force) { impl_->force_operators = force; }
 
 at::Tensor Transformer::flat_gradients() {

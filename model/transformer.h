@@ -2,7 +2,8 @@
 // model/decoder.h, on the same weights; log-probabilities: model/logprobs.h).
 //
 // RMSNorm, rotary embedding (rotate-half, as transformers has it), grouped-query attention,
-// optional q/k norm, biases and sliding windows, SwiGLU, dense or as a mixture of experts. fp32.
+// optional q/k norm, biases and sliding windows, SwiGLU, dense or as a mixture of experts. fp32, or
+// with products of bf16 factors.
 // Shapes: T packed tokens, H hidden, V vocabulary. Not thread-safe: one thread at a time.
 #ifndef MILLRACE_MODEL_TRANSFORMER_H_
 #define MILLRACE_MODEL_TRANSFORMER_H_
@@ -18,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "model/compute_type.h"
 #include "model/logprobs.h"
 #include "model/model_config.h"
 #include "model/packed_batch.h"
@@ -73,6 +75,10 @@ class Transformer {
   // What the routers of the layers with experts say of each token, (T, experts) a layer; for
   // RouterBalanceLoss (model/experts.h). A forward pass of its own, with autograd as Forward.
   absl::StatusOr<std::vector<at::Tensor>> RouterLogits(const PackedBatch& batch);
+  // Of the matrix products of training and decoding on the CPU; fp32 at first. Plain operators
+  // (other devices, experts) are fp32 always.
+  void set_compute_type(ComputeType type);
+  ComputeType compute_type() const;
   // The path of plain operators on the CPU too, where fused kernels are the default (tests).
   void set_force_operators(bool force);
 

@@ -11,6 +11,7 @@
 
 #include "model/kernels/attention_train.h"
 #include "model/kernels/train_elementwise.h"
+#include "model/matrix_products.h"
 
 namespace millrace {
 namespace {
@@ -24,25 +25,6 @@ constexpr int64_t kSlack = 64;
 // A (rows, columns) matrix over memory that somebody else owns.
 at::Tensor Matrix(float* data, int64_t rows, int64_t columns) {
   return at::from_blob(data, {rows, columns}, at::TensorOptions().dtype(at::kFloat));
-}
-
-// out = a w^T (+ bias)
-void Linear(at::Tensor out, const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias) {
-  if (bias.defined()) {
-    at::addmm_out(out, bias, a, w.t());
-  } else {
-    at::mm_out(out, a, w.t());
-  }
-}
-// out = residual + a w^T (+ bias)
-void ResidualLinear(at::Tensor out, const at::Tensor& residual, const at::Tensor& a,
-                    const at::Tensor& w, const at::Tensor& bias) {
-  at::addmm_out(out, residual, a, w.t());
-  if (bias.defined()) out.add_(bias);
-}
-// d_weight += d_out^T a
-void AddWeightGradient(at::Tensor d_weight, const at::Tensor& d_out, const at::Tensor& a) {
-  at::addmm_out(d_weight, d_weight, d_out.t(), a);
 }
 
 float* Data(const at::Tensor& t) { return t.defined() ? t.data_ptr<float>() : nullptr; }
@@ -142,6 +124,7 @@ struct Scratch {
 struct FusedTransformer::Impl {
   ModelConfig config;
   ModelWeights weights;
+  ComputeType compute = ComputeType::kFloat32;
   at::Tensor scratch;        // grown to the largest batch
   at::Tensor spare;          // an activation buffer that no graph holds
   std::vector<float> table;  // rotary: see RotaryShape
@@ -207,7 +190,7 @@ struct Run : torch::CustomClassHolder {
   }
 };
 
-// The passes over one Run. Member functions by layer; every matrix product is a call of LibTorch.
+// The passes over one Run. Member functions by layer; every matrix product goes through Multiply.
 class Pass {
  public:
   Pass(Run& run, bool backward)
@@ -245,6 +228,28 @@ class Pass {
   }
 
  private:
+  // out = start + a b
+  void Multiply(at::Tensor out, const at::Tensor& start, const at::Tensor& a,
+                const at::Tensor& b) const {
+    MultiplyInto(run_.impl->compute, std::move(out), start, a, b);
+  }
+  // out = a w^T (+ bias)
+  void Linear(at::Tensor out, const at::Tensor& a, const at::Tensor& w,
+              const at::Tensor& bias) const {
+    Multiply(std::move(out), bias, a, w.t());
+  }
+  // out = residual + a w^T (+ bias)
+  void ResidualLinear(at::Tensor out, const at::Tensor& residual, const at::Tensor& a,
+                      const at::Tensor& w, const at::Tensor& bias) const {
+    Multiply(out, residual, a, w.t());
+    if (bias.defined()) out.add_(bias);
+  }
+  // d_weight += d_out^T a
+  void AddWeightGradient(const at::Tensor& d_weight, const at::Tensor& d_out,
+                         const at::Tensor& a) const {
+    Multiply(d_weight, d_weight, d_out.t(), a);
+  }
+
   RmsNormShape Norm(int64_t rows) const {
     return {rows, s_.hidden, static_cast<float>(c_.rms_norm_eps)};
   }
@@ -307,7 +312,7 @@ class Pass {
       const at::Tensor d_out = Matrix(d_x, n, s_.hidden);
       const at::Tensor gated = Matrix(scratch_.gated, n, s_.intermediate);
       at::Tensor d_gated = Matrix(scratch_.d_gated, n, s_.intermediate);
-      at::mm_out(d_gated, d_out, w.down_weight);
+      Multiply(d_gated, {}, d_out, w.down_weight);
       SwiGluBackward(n, s_.intermediate, scratch_.d_gated, gate_up, scratch_.gated);
       AddWeightGradient(g.down_weight, d_out, gated);
       const at::Tensor d_gate_up = Matrix(gate_up, n, 2 * s_.intermediate);
@@ -320,7 +325,7 @@ class Pass {
     const LayerWeights& w = run_.impl->weights.layers[layer];
     const at::Tensor d_middle = Matrix(scratch_.d_x, s_.tokens, s_.hidden);
     at::Tensor d_attn = Matrix(scratch_.d_attn, s_.tokens, s_.q);
-    at::mm_out(d_attn, d_middle, w.o_weight);
+    Multiply(d_attn, {}, d_middle, w.o_weight);
     AddWeightGradient(g.o_weight, d_middle, Matrix(a.attn, s_.tokens, s_.q));
     if (g.o_bias.defined()) AddColumnSums(s_.tokens, s_.hidden, scratch_.d_x, Data(g.o_bias));
     RotaryForward(Rotary(w), a.qkv, scratch_.qk);
@@ -345,7 +350,7 @@ class Pass {
     RmsNormForward(Norm(n), x, Data(p.norm), scratch_.normed);
     AddWeightGradient(p.d_weight, d_out, Matrix(scratch_.normed, n, s_.hidden));
     at::Tensor d_normed = Matrix(scratch_.d_row, n, s_.hidden);
-    at::mm_out(d_normed, d_out, p.weight);
+    Multiply(d_normed, {}, d_out, p.weight);
     RmsNormBackward(Norm(n), x, Data(p.norm), scratch_.d_row, d_x, /*add=*/true, Data(p.d_norm));
   }
 
@@ -389,6 +394,8 @@ FusedTransformer::FusedTransformer(const ModelConfig& config, const ModelWeights
   impl_->weights = weights;
 }
 FusedTransformer::~FusedTransformer() = default;
+
+void FusedTransformer::set_compute_type(ComputeType type) { impl_->compute = type; }
 
 at::Tensor FusedTransformer::Forward(const PackedBatch& batch) {
   Run run(impl_, batch, /*keep_activations=*/false);

@@ -9,6 +9,7 @@
 
 #include <memory>
 
+#include "model/compute_type.h"
 #include "model/model_config.h"
 #include "model/packed_batch.h"
 #include "model/weights.h"
@@ -19,6 +20,7 @@ class FusedTransformer {
  public:
   FusedTransformer(const ModelConfig& config, const ModelWeights& weights);
   ~FusedTransformer();
+  void set_compute_type(ComputeType type);  // of the passes that begin later; fp32 at first
 
   // Hidden states after the final norm (T, H), without autograd. `batch` must be valid.
   at::Tensor Forward(const PackedBatch& batch);

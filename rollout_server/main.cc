@@ -88,6 +88,10 @@ absl::StatusOr<std::unique_ptr<Engine>> StartEngine(const Role& role, const Mode
       }));
   // The values do not matter: the learner publishes version 0 before anything is sampled.
   MR_ASSIGN_OR_RETURN(auto transformer, Transformer::Create(model, /*seed=*/0, device));
+  MR_ASSIGN_OR_RETURN(const ComputeType compute,
+                      ParseComputeType(role.config.model.compute_dtype, device.is_cpu()));
+  transformer->set_compute_type(compute);
+  spdlog::info("rollout: matrix products on {} in {}", device.str(), ComputeTypeName(compute));
   Engine::Options options;
   options.max_batch = config.max_batch;
   options.kv_tokens = config.kv_tokens;

@@ -12,6 +12,9 @@ const Kernels& Table();
 namespace avx512 {
 const Kernels& Table();
 }
+namespace avx512_bf16 {
+const Kernels& Table();
+}
 #endif
 
 std::vector<const Kernels*> AvailableKernels() {
@@ -21,6 +24,9 @@ std::vector<const Kernels*> AvailableKernels() {
   const bool fma = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   if (fma && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl")) {
+    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512bf16")) {
+      sets.push_back(&avx512_bf16::Table());
+    }
     sets.push_back(&avx512::Table());
   }
   if (fma) sets.push_back(&avx2::Table());

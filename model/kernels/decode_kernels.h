@@ -17,7 +17,7 @@ constexpr int64_t kAttentionRows = 64;    // most query rows of one attention ca
 // What a product does with its result.
 enum class GemmMode { kStore, kAdd, kSwiglu };
 
-// out (rows, cols) from a (rows, k) and one packed panel of weights.
+// out (rows, cols) from a (rows, k) and one packed panel of weights: both fp32, or both bf16.
 struct GemmArgs {
   const float* a = nullptr;
   int64_t lda = 0;
@@ -29,6 +29,8 @@ struct GemmArgs {
   int64_t ldo = 0;
   int64_t cols = 0;  // valid ones: at most 2 * lanes, for kSwiglu at most lanes
   GemmMode mode = GemmMode::kStore;
+  const uint16_t* a_bf16 = nullptr;      // k rounded up to even, zeros there; lda even
+  const uint16_t* panel_bf16 = nullptr;  // (k / 2, 2 * lanes, 2), from pack_panel_bf16
 };
 
 // One new token: q and k are normalised (when norms are given) and rotated, q is scaled, k and v go
@@ -68,12 +70,17 @@ struct AttentionArgs {
 };
 
 struct Kernels {
-  const char* name;  // avx512, avx2, base
+  const char* name;  // avx512_bf16, avx512, avx2, base
   int64_t lanes;     // floats of a vector
   // rows[j] (2 * lanes of them, null = zeros) are k weights each; out[i * 2 * lanes + j] =
   // rows[j][i].
   void (*pack_panel)(const float* const* rows, int64_t k, float* out);
   void (*gemm)(const GemmArgs& args);
+  // The same with factors in bf16, rounded to nearest even, and fp32 sums; null where the set has
+  // no instruction for it. round_bf16 rounds n numbers and adds a zero where n is odd.
+  void (*pack_panel_bf16)(const float* const* rows, int64_t k, uint16_t* out);
+  void (*round_bf16)(const float* x, int64_t n, uint16_t* out);
+  void (*gemm_bf16)(const GemmArgs& args);
   // out = x / rms(x) * weight.
   void (*rms_norm)(const float* x, const float* weight, float eps, int64_t n, float* out);
   void (*qkv)(const QkvArgs& args);

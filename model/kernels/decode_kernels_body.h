@@ -1,7 +1,8 @@
 // Body of one instruction set's kernels; included once by each decode_kernels_<set>.cc with
 // MILLRACE_KERNEL_SET (namespace), MILLRACE_KERNEL_LANES and MILLRACE_KERNEL_ROWS (rows of a
-// product tile) defined. Everything here is compiled with that set's flags, so no standard header
-// with inline functions may be included: the linker could keep this copy for the whole program.
+// product tile) defined, and MILLRACE_KERNEL_BF16 where it has AVX512_BF16. Everything here is
+// compiled with that set's flags, so no standard header with inline functions may be included: the
+// linker could keep this copy for the whole program.
 #include "model/kernels/decode_kernels.h"
 
 #define MR_UNROLL _Pragma("GCC unroll 16")
@@ -148,25 +149,34 @@ MR_INLINE void FillTiles(TileFunction* table) {
   if constexpr (R > 1) FillTiles<R - 1>(table);
 }
 
-void Gemm(const GemmArgs& args) {
-  TileFunction tiles_of[kTileRows + 1];
-  FillTiles<kTileRows>(tiles_of);
+// Rows in tiles of like size. A tile walks half a panel's length of `ahead`.
+void ForTiles(const GemmArgs& args, const TileFunction* tiles_of, const void* panel,
+              int64_t panel_bytes) {
   if (args.rows <= 0) return;
   const int64_t tiles = (args.rows + kTileRows - 1) / kTileRows;
   const int64_t least = args.rows / tiles, more = args.rows % tiles;
-  const int64_t panel_bytes = args.k * 2 * kLanes * 4;
-  const char* here = reinterpret_cast<const char*>(args.panel);
+  const char* here = static_cast<const char*>(panel);
   int64_t row = 0;
   for (int64_t t = 0; t < tiles; ++t) {
     const int64_t count = least + (t < more ? 1 : 0);
-    const char* ahead = reinterpret_cast<const char*>(args.a);
-    if (t == 0) ahead = here + 1024;
+    const char* ahead = here + 1024;
     if (t == 1) ahead = here + panel_bytes;
-    if (t == 2) ahead = here + panel_bytes + args.k * 64;
+    if (t == 2) ahead = here + panel_bytes + panel_bytes / 2;
+    if (t > 2) ahead = here;
     tiles_of[count](args, row, ahead);
     row += count;
   }
 }
+
+void Gemm(const GemmArgs& args) {
+  TileFunction tiles_of[kTileRows + 1];
+  FillTiles<kTileRows>(tiles_of);
+  ForTiles(args, tiles_of, args.panel, args.k * 2 * kLanes * 4);
+}
+
+#ifdef MILLRACE_KERNEL_BF16
+#include "model/kernels/decode_bf16_body.h"
+#endif
 
 // --------------------------------------------------------------------------- norm and rope
 
@@ -262,6 +272,15 @@ const Kernels& Table() {
                                     kLanes,
                                     PackPanel,
                                     Gemm,
+#ifdef MILLRACE_KERNEL_BF16
+                                    PackPanelBf16,
+                                    RoundBf16,
+                                    GemmBf16,
+#else
+                                    nullptr,
+                                    nullptr,
+                                    nullptr,
+#endif
                                     RmsNorm,
                                     Qkv,
                                     Attention,

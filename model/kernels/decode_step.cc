@@ -34,13 +34,14 @@ int64_t Items(int64_t rows) { return (rows + kRowItem - 1) / kRowItem; }
 
 }  // namespace
 
-FusedStep::FusedStep(const ModelConfig& config, const ModelWeights& weights, KvCache* cache,
-                     ComputePool* pool)
+FusedStep::FusedStep(const ModelConfig& config, const ModelWeights& weights, ComputeType compute,
+                     KvCache* cache, ComputePool* pool)
     : config_(config),
       weights_(weights),
       cache_(cache),
       pool_(pool),
       kernels_(&BestKernels()),
+      compute_(compute),
       q_size_(config.heads * config.head_dim),
       kv_size_(config.kv_heads * config.head_dim),
       normed_width_(Padded(config.hidden_size)),
@@ -48,19 +49,21 @@ FusedStep::FusedStep(const ModelConfig& config, const ModelWeights& weights, KvC
       activated_width_(Padded(config.intermediate_size)) {
   const int64_t hidden = config.hidden_size, inner = config.intermediate_size;
   const int64_t qkv = q_size_ + 2 * kv_size_;
-  const int64_t layer_bytes =
-      PackedMatrix::Bytes(qkv, hidden, false) + PackedMatrix::Bytes(hidden, q_size_, false) +
-      PackedMatrix::Bytes(2 * inner, hidden, true) + PackedMatrix::Bytes(hidden, inner, false);
-  arena_ = std::make_unique<HugeArena>(config.layers * layer_bytes +
-                                       PackedMatrix::Bytes(config.vocab_size, hidden, false));
+  const PackedMatrix::Shape shapes[] = {{qkv, hidden, false, compute},
+                                        {hidden, q_size_, false, compute},
+                                        {2 * inner, hidden, true, compute},
+                                        {hidden, inner, false, compute}};
+  const PackedMatrix::Shape head = {config.vocab_size, hidden, false, compute};
+  int64_t layer_bytes = 0;
+  for (const PackedMatrix::Shape& shape : shapes) layer_bytes += PackedMatrix::Bytes(shape);
+  arena_ = std::make_unique<HugeArena>(config.layers * layer_bytes + PackedMatrix::Bytes(head));
+  HugeArena* arena = arena_.get();
   for (int64_t l = 0; l < config.layers; ++l) {
-    layers_.push_back(
-        std::unique_ptr<Layer>(new Layer{PackedMatrix(qkv, hidden, false, arena_.get()),
-                                         PackedMatrix(hidden, q_size_, false, arena_.get()),
-                                         PackedMatrix(2 * inner, hidden, true, arena_.get()),
-                                         PackedMatrix(hidden, inner, false, arena_.get())}));
+    layers_.push_back(std::unique_ptr<Layer>(
+        new Layer{PackedMatrix(shapes[0], arena), PackedMatrix(shapes[1], arena),
+                  PackedMatrix(shapes[2], arena), PackedMatrix(shapes[3], arena)}));
   }
-  head_ = std::make_unique<PackedMatrix>(config.vocab_size, hidden, false, arena_.get());
+  head_ = std::make_unique<PackedMatrix>(head, arena);
   scratch_memory_ =
       std::make_unique<HugeArena>(HugeArena::RoundedBytes(pool->threads() * kScratch));
   scratch_ = scratch_memory_->Take(pool->threads() * kScratch);
@@ -155,8 +158,11 @@ void FusedStep::GrowBuffers() {
   const int64_t hidden = config_.hidden_size, qkv = q_size_ + 2 * kv_size_;
   if (rows > row_capacity_) {
     row_capacity_ = rows;
-    const int64_t widths[] = {hidden, normed_width_, qkv, attended_width_, activated_width_};
-    float** const buffers[] = {&x_, &normed_, &qkv_, &attended_, &activated_};
+    // Two bf16 to a float, of the widest factor.
+    const int64_t rounded = std::max({normed_width_, attended_width_, activated_width_}) / 2;
+    const int64_t widths[] = {hidden,          normed_width_,    qkv,
+                              attended_width_, activated_width_, rounded};
+    float** const buffers[] = {&x_, &normed_, &qkv_, &attended_, &activated_, &rounded_};
     row_memory_ = Allocate(rows, widths, buffers);
   }
   if (logit_rows > logit_capacity_) {
@@ -190,6 +196,7 @@ void FusedStep::Program(PoolWorker& worker) {
   const int64_t wanted = static_cast<int64_t>(logit_rows_.size());
   const int64_t hidden = config_.hidden_size;
   const float* embed = Data(weights_.embed);
+  uint16_t* rounded = reinterpret_cast<uint16_t*>(rounded_);
   worker.For(Items(rows), [&](int64_t item) {
     for (int64_t r = item * kRowItem; r < std::min(rows, (item + 1) * kRowItem); ++r) {
       std::memcpy(x_ + r * hidden, embed + rows_[r].token * hidden, hidden * sizeof(float));
@@ -199,7 +206,8 @@ void FusedStep::Program(PoolWorker& worker) {
     const LayerWeights& weights = weights_.layers[l];
     const Layer& layer = *layers_[l];
     Norm(worker, Data(weights.input_norm), rows);
-    layer.qkv.Multiply(worker, {normed_, normed_width_, rows, qkv_, q_size_ + 2 * kv_size_, false});
+    layer.qkv.Multiply(
+        worker, {normed_, rounded, normed_width_, rows, qkv_, q_size_ + 2 * kv_size_, false});
     Heads(worker, static_cast<int64_t>(l));
     const bool last = l + 1 == layers_.size();
     if (last && wanted == 0) return;  // the cache is filled
@@ -208,18 +216,19 @@ void FusedStep::Program(PoolWorker& worker) {
       worker.For(1, [&](int64_t) { KeepWantedRows(); });
       rows = wanted;
     }
-    layer.o.Multiply(worker, {attended_, attended_width_, rows, x_, hidden, true});
+    layer.o.Multiply(worker, {attended_, rounded, attended_width_, rows, x_, hidden, true});
     Norm(worker, Data(weights.post_norm), rows);
-    layer.gate_up.Multiply(worker,
-                           {normed_, normed_width_, rows, activated_, activated_width_, false});
-    layer.down.Multiply(worker, {activated_, activated_width_, rows, x_, hidden, true});
+    layer.gate_up.Multiply(
+        worker, {normed_, rounded, normed_width_, rows, activated_, activated_width_, false});
+    layer.down.Multiply(worker, {activated_, rounded, activated_width_, rows, x_, hidden, true});
   }
   const float* norm = Data(weights_.final_norm);
   worker.For(wanted, [&](int64_t r) {
     kernels_->rms_norm(x_ + r * hidden, norm, static_cast<float>(config_.rms_norm_eps), hidden,
                        last_ + r * normed_width_);
   });
-  head_->Multiply(worker, {last_, normed_width_, wanted, logits_, config_.vocab_size, false});
+  head_->Multiply(worker,
+                  {last_, rounded, normed_width_, wanted, logits_, config_.vocab_size, false});
 }
 
 // After the last layer's attention only the rows that logits are made of go on.

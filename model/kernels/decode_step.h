@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "model/compute_type.h"
 #include "model/kernels/decode_pool.h"
 #include "model/kernels/decode_weights.h"
 #include "model/kv_cache.h"
@@ -26,8 +27,8 @@ struct StepSequence {
 class FusedStep {
  public:
   // All must outlive it.
-  FusedStep(const ModelConfig& config, const ModelWeights& weights, KvCache* cache,
-            ComputePool* pool);
+  FusedStep(const ModelConfig& config, const ModelWeights& weights, ComputeType compute,
+            KvCache* cache, ComputePool* pool);
   // Lays the weights out again, from what they are now.
   void Pack();
   // Writes the logits (R, V) of the last token of each sequence that wants them, in order.
@@ -64,6 +65,7 @@ class FusedStep {
   KvCache* cache_;
   ComputePool* pool_;
   const Kernels* kernels_;
+  const ComputeType compute_;
   int64_t q_size_, kv_size_;
   std::unique_ptr<HugeArena> arena_;  // of the packed weights
   std::vector<std::unique_ptr<Layer>> layers_;
@@ -80,6 +82,7 @@ class FusedStep {
   std::unique_ptr<HugeArena> row_memory_, logit_memory_;
   float *x_ = nullptr, *normed_ = nullptr, *qkv_ = nullptr, *attended_ = nullptr;
   float *activated_ = nullptr, *last_ = nullptr, *logits_ = nullptr;
+  float* rounded_ = nullptr;  // bf16 factors of one product
   int64_t normed_width_, attended_width_, activated_width_;
   std::unique_ptr<HugeArena> scratch_memory_;
   float* scratch_;  // per thread

@@ -15,22 +15,27 @@ int64_t Panels(int64_t n, bool swiglu) {
   return (outputs + PanelOutputs(swiglu) - 1) / PanelOutputs(swiglu);
 }
 
-}  // namespace
-
-int64_t PackedMatrix::Bytes(int64_t n, int64_t k, bool swiglu) {
+// Floats of memory that a panel takes.
+int64_t Floats(const PackedMatrix::Shape& s) {
   const int64_t width = 2 * BestKernels().lanes;
-  return HugeArena::RoundedBytes(Panels(n, swiglu) * width * k);
+  return s.type == ComputeType::kBfloat16 ? (s.k + 1) / 2 * width : s.k * width;
 }
 
-PackedMatrix::PackedMatrix(int64_t n, int64_t k, bool swiglu, HugeArena* arena)
+}  // namespace
+
+int64_t PackedMatrix::Bytes(const Shape& s) {
+  return HugeArena::RoundedBytes(Panels(s.n, s.swiglu) * Floats(s));
+}
+
+PackedMatrix::PackedMatrix(const Shape& shape, HugeArena* arena)
     : kernels_(&BestKernels()),
-      n_(n),
-      k_(k),
-      swiglu_(swiglu),
-      panel_outputs_(PanelOutputs(swiglu)),
-      panels_(Panels(n, swiglu)),
-      data_(arena->Take(panels_ * 2 * kernels_->lanes * k)),
+      shape_(shape),
+      panel_outputs_(PanelOutputs(shape.swiglu)),
+      panels_(Panels(shape.n, shape.swiglu)),
+      data_(arena->Take(panels_ * Floats(shape))),
       bias_(panels_ * 2 * kernels_->lanes, 0.0f) {}
+
+int64_t PackedMatrix::PanelFloats() const { return Floats(shape_); }
 
 void PackedMatrix::Pack(PoolWorker& worker, const float* weight, const float* bias) {
   const int64_t lanes = kernels_->lanes, width = 2 * lanes;
@@ -39,45 +44,63 @@ void PackedMatrix::Pack(PoolWorker& worker, const float* weight, const float* bi
     const float* rows[64] = {};
     for (int64_t j = 0; j < width; ++j) {
       int64_t row = panel * panel_outputs_ + j;
-      bool valid = row < n_;
-      if (swiglu_) {
+      bool valid = row < shape_.n;
+      if (shape_.swiglu) {
         const int64_t column = panel * lanes + j % lanes;
-        valid = column < n_ / 2;
-        row = column + (j >= lanes ? n_ / 2 : 0);
+        valid = column < shape_.n / 2;
+        row = column + (j >= lanes ? shape_.n / 2 : 0);
       }
       if (!valid) continue;
-      rows[j] = weight + row * k_;
+      rows[j] = weight + row * shape_.k;
       if (bias != nullptr) bias_[panel * width + j] = bias[row];
     }
-    kernels_->pack_panel(rows, k_, data_ + panel * width * k_);
+    float* out = data_ + panel * PanelFloats();
+    if (bf16()) {
+      kernels_->pack_panel_bf16(rows, shape_.k, reinterpret_cast<uint16_t*>(out));
+    } else {
+      kernels_->pack_panel(rows, shape_.k, out);
+    }
   });
 }
 
 void PackedMatrix::Multiply(PoolWorker& worker, const Product& product) const {
   const int64_t width = 2 * kernels_->lanes;
-  const int64_t outputs = swiglu_ ? n_ / 2 : n_;
+  const int64_t k = shape_.k, even = (k + 1) / 2 * 2;
+  const int64_t outputs = shape_.swiglu ? shape_.n / 2 : shape_.n;
   const int64_t blocks = (product.rows + kRowBlock - 1) / kRowBlock;
   if (blocks == 0) return;
   const int64_t block_rows = (product.rows + blocks - 1) / blocks;
   const int64_t group =
-      std::clamp<int64_t>(kItemWork / (block_rows * k_ * width), 1, (panels_ + 7) / 8);
+      std::clamp<int64_t>(kItemWork / (block_rows * k * width), 1, (panels_ + 7) / 8);
   const int64_t groups = (panels_ + group - 1) / group;
+  if (bf16()) {
+    worker.For(product.rows, [&](int64_t row) {
+      kernels_->round_bf16(product.a + row * product.lda, k, product.rounded + row * even);
+    });
+  }
   worker.For(blocks * groups, [&](int64_t item) {
     const int64_t row = item / groups * block_rows;
     GemmArgs args;
     args.rows = std::min(block_rows, product.rows - row);
     args.a = product.a + row * product.lda;
-    args.lda = product.lda;
-    args.k = k_;
+    args.a_bf16 = product.rounded + row * even;
+    args.lda = bf16() ? even : product.lda;
+    args.k = k;
     args.ldo = product.ldo;
-    args.mode = swiglu_ ? GemmMode::kSwiglu : (product.add ? GemmMode::kAdd : GemmMode::kStore);
+    args.mode =
+        shape_.swiglu ? GemmMode::kSwiglu : (product.add ? GemmMode::kAdd : GemmMode::kStore);
     const int64_t first = item % groups * group;
     for (int64_t panel = first; panel < std::min(first + group, panels_); ++panel) {
-      args.panel = data_ + panel * width * k_;
+      args.panel = data_ + panel * PanelFloats();
+      args.panel_bf16 = reinterpret_cast<const uint16_t*>(args.panel);
       args.bias = has_bias_ ? bias_.data() + panel * width : nullptr;
       args.out = product.out + row * product.ldo + panel * panel_outputs_;
       args.cols = std::min(panel_outputs_, outputs - panel * panel_outputs_);
-      kernels_->gemm(args);
+      if (bf16()) {
+        kernels_->gemm_bf16(args);
+      } else {
+        kernels_->gemm(args);
+      }
     }
   });
 }

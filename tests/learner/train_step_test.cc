@@ -8,6 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "model/kernels/bf16_products.h"
 #include "tests/learner/tiny_run.h"
 #include "tests/testing/fake_device.h"
 
@@ -115,6 +116,21 @@ TEST(TrainStep, FailsTheSelfCheckByNameWhenOneLogprobIsWrong) {
   EXPECT_THAT(message, HasSubstr("sampler"));
   EXPECT_THAT(message, HasSubstr("temperature"));
   EXPECT_TRUE(at::equal(model->flat_parameters(), before));
+}
+
+TEST(TrainStep, SelfCheckOfBf16ProductsAllowsForRoundingAndNotForMore) {
+  if (!HasBf16Products()) GTEST_SKIP() << "this CPU has no AVX512_BF16";
+  auto model = TinyModel();
+  Batch batch = RandomBatch(14);
+  FillLogprobs(*model, &batch);  // in fp32
+  model->set_compute_type(ComputeType::kBfloat16);
+  const StepReport report = OrThrow(MakeTrainer(model.get(), TinyOptions())->Step(batch, 0));
+  EXPECT_TRUE(report.self_checked);
+  EXPECT_GT(report.updates[0].logprob_diff_max, 1e-5);
+  FillLogprobs(*model, &batch);
+  batch.groups[1].trajectories[2].logprobs.back() -= 1.0f;
+  const auto failed = MakeTrainer(model.get(), TinyOptions())->Step(batch, 0);
+  EXPECT_THAT(std::string(failed.status().message()), HasSubstr("self_check_tolerance 0.5"));
 }
 
 TEST(TrainStep, ComparesOnlyTokensOfTheCurrentVersionAndOnlyOnce) {

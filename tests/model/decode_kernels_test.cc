@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <bit>
 #include <cmath>
 #include <random>
 
@@ -144,6 +145,49 @@ TEST_P(KernelsTest, AttentionOverSharedAndOwnBlocksEqualsPlainSoftmax) {
   }
 }
 
+// As the hardware rounds: to nearest, ties to even.
+float Bf16(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  return std::bit_cast<float>((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000u);
+}
+
+TEST_P(KernelsTest, ProductsOfBf16FactorsEqualPlainLoopsOverRoundedNumbers) {
+  if (kernels.gemm_bf16 == nullptr) GTEST_SKIP() << "no bf16 instruction in " << kernels.name;
+  const int64_t lanes = kernels.lanes, width = 2 * lanes;
+  for (int64_t k : {1, 2, 31, 32, 33, 70}) {
+    for (int64_t rows : {1, 5, 12, 13, 30}) {
+      const int64_t even = (k + 1) / 2 * 2, lda = even + 4;
+      const std::vector<float> a = Random(rows * k, 1), w = Random(width * k, 2);
+      std::vector<uint16_t> rounded(rows * lda, 0xFFFF), panel(width * even, 0xFFFF);
+      for (int64_t r = 0; r < rows; ++r) {
+        kernels.round_bf16(a.data() + r * k, k, rounded.data() + r * lda);
+      }
+      std::vector<const float*> pointers(width, nullptr);  // the last column has no weights
+      for (int64_t j = 0; j + 1 < width; ++j) pointers[j] = w.data() + j * k;
+      kernels.pack_panel_bf16(pointers.data(), k, panel.data());
+      std::vector<float> out(rows * width, NAN);
+      GemmArgs args;
+      args.a_bf16 = rounded.data();
+      args.lda = lda;
+      args.rows = rows;
+      args.panel_bf16 = panel.data();
+      args.k = k;
+      args.out = out.data();
+      args.ldo = args.cols = width;
+      kernels.gemm_bf16(args);
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t c = 0; c < width; ++c) {
+          double want = 0;
+          for (int64_t i = 0; c + 1 < width && i < k; ++i) {
+            want += double{Bf16(a[r * k + i])} * Bf16(w[c * k + i]);
+          }
+          ASSERT_NEAR(out[r * width + c], want, 2e-5 * k) << "k " << k << " at " << r << "," << c;
+        }
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Sets, KernelsTest, ::testing::ValuesIn(AvailableKernels()),
                          [](const auto& info) { return std::string(info.param->name); });
 
@@ -151,25 +195,34 @@ TEST(PackedMatrixTest, ProductsEqualPlainLoopsOnSeveralThreads) {
   const int64_t n = 150, k = 33, rows = 205;
   const std::vector<float> w = Random(n * k, 1), a = Random(rows * k, 2);
   ComputePool pool(3);
-  for (bool swiglu : {false, true}) {
-    HugeArena arena(PackedMatrix::Bytes(n, k, swiglu));
-    PackedMatrix matrix(n, k, swiglu, &arena);
-    const int64_t columns = swiglu ? n / 2 : n;
-    std::vector<float> out(rows * columns);
-    pool.Run([&](PoolWorker& worker) {
-      matrix.Pack(worker, w.data(), nullptr);
-      matrix.Multiply(worker, {a.data(), k, rows, out.data(), columns, false});
-    });
-    const auto dot = [&](int64_t r, int64_t c) {
-      double sum = 0;
-      for (int64_t i = 0; i < k; ++i) sum += double{a[r * k + i]} * w[c * k + i];
-      return sum;
-    };
-    for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t c = 0; c < columns; ++c) {
-        double want = dot(r, c);
-        if (swiglu) want = want / (1 + std::exp(-want)) * dot(r, c + columns);
-        ASSERT_NEAR(out[r * columns + c], want, 3e-4);
+  for (const ComputeType type : {ComputeType::kFloat32, ComputeType::kBfloat16}) {
+    const bool bf16 = type == ComputeType::kBfloat16;
+    if (bf16 && BestKernels().gemm_bf16 == nullptr) continue;
+    for (bool swiglu : {false, true}) {
+      const PackedMatrix::Shape shape = {n, k, swiglu, type};
+      HugeArena arena(PackedMatrix::Bytes(shape));
+      PackedMatrix matrix(shape, &arena);
+      const int64_t columns = swiglu ? n / 2 : n;
+      std::vector<float> out(rows * columns);
+      std::vector<uint16_t> rounded(rows * (k + 1));
+      pool.Run([&](PoolWorker& worker) {
+        matrix.Pack(worker, w.data(), nullptr);
+        matrix.Multiply(worker, {a.data(), rounded.data(), k, rows, out.data(), columns, false});
+      });
+      const auto dot = [&](int64_t r, int64_t c) {
+        double sum = 0;
+        for (int64_t i = 0; i < k; ++i) {
+          const float x = a[r * k + i], y = w[c * k + i];
+          sum += bf16 ? double{Bf16(x)} * Bf16(y) : double{x} * y;
+        }
+        return sum;
+      };
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t c = 0; c < columns; ++c) {
+          double want = dot(r, c);
+          if (swiglu) want = want / (1 + std::exp(-want)) * dot(r, c + columns);
+          ASSERT_NEAR(out[r * columns + c], want, 3e-4);
+        }
       }
     }
   }

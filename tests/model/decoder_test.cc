@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "model/kernels/bf16_products.h"
+#include "model/matrix_products.h"
 #include "model/sampling.h"
 #include "tests/model/golden_model.h"
 #include "tests/testing/fake_device.h"
@@ -98,6 +100,29 @@ TEST_P(DecoderTest, LogitsEqualTheTrainingForwardAtEveryPosition) {
           << "after " << at;
     }
     EXPECT_EQ(at, 70);
+  }
+}
+
+TEST(DecoderBf16Test, LogitsAreThoseOfATrainingPassThatRoundsTheSameFactors) {
+  if (!HasBf16Products()) GTEST_SKIP() << "this CPU has no AVX512_BF16";
+  for (const char* type : {"llama", "mistral", "qwen2", "qwen3"}) {
+    SCOPED_TRACE(type);
+    Rig rig(MakeModel(SmallConfig(type), Path::kFused), Path::kFused);
+    rig.model->set_compute_type(ComputeType::kBfloat16);
+    const Tokens tokens = SomeTokens(70, 37, 1);
+    at::NoGradGuard no_grad;
+    const at::Tensor hidden = *rig.model->Forward(PackRows({tokens}, 0));
+    at::Tensor expected = at::empty({70, 37});
+    MultiplyInto(ComputeType::kBfloat16, expected, {}, hidden, rig.model->lm_head().t());
+    KvSequence kv = rig.cache->NewSequence();
+    int64_t at = 0;
+    for (int64_t count : {5, 1, 1, 20, 43}) {
+      const DecodeSequence sequence = {&kv, {tokens.data() + at, static_cast<size_t>(count)}, true};
+      at += count;
+      // The same factors in another order of sums: a number on the edge may round the other way.
+      EXPECT_LT(MaxDifference(rig.Run({sequence}), expected.narrow(0, at - 1, 1)), 0.02)
+          << "after " << at;
+    }
   }
 }
 

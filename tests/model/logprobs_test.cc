@@ -54,7 +54,7 @@ TEST_P(SelectedLogprobsTest, EqualsLogSoftmaxOfWholeLogits) {
 
   at::Tensor h = in.hidden.to(device).set_requires_grad(true);
   at::Tensor w = in.lm_head.to(device).set_requires_grad(true);
-  const LogprobResult got = SelectedLogprobs(h, w, in.targets.to(device), c.temperature, c.chunk);
+  const LogprobResult got = SelectedLogprobs(h, w, in.targets.to(device), {c.temperature, c.chunk});
   EXPECT_FALSE(got.entropy.requires_grad());
   (got.logprobs * in.direction.to(device)).sum().backward();
   EXPECT_LT(MaxDifference(got.logprobs, expected), 1e-5);
@@ -82,12 +82,14 @@ INSTANTIATE_TEST_SUITE_P(Table, SelectedLogprobsTest,
 TEST(SelectedLogprobsTest, GradientOfTheHeadGoesStraightToAPresetGradient) {
   const Inputs in = MakeInputs(9, 8, 20, 0.5);
   at::Tensor plain = in.lm_head.clone().set_requires_grad(true);
-  (SelectedLogprobs(in.hidden, plain, in.targets, 1.0, 4).logprobs * in.direction).sum().backward();
+  (SelectedLogprobs(in.hidden, plain, in.targets, {1.0, 4}).logprobs * in.direction)
+      .sum()
+      .backward();
 
   at::Tensor preset = in.lm_head.clone().set_requires_grad(true);
   at::Tensor buffer = at::ones_like(in.lm_head);
   preset.mutable_grad() = buffer;
-  const LogprobResult r = SelectedLogprobs(in.hidden, preset, in.targets, 1.0, 4);
+  const LogprobResult r = SelectedLogprobs(in.hidden, preset, in.targets, {1.0, 4});
   (r.logprobs * in.direction).sum().backward();
   EXPECT_LT(MaxDifference(buffer - 1, plain.grad()), 1e-5);
   EXPECT_TRUE(preset.grad().is_same(buffer));
@@ -95,11 +97,11 @@ TEST(SelectedLogprobsTest, GradientOfTheHeadGoesStraightToAPresetGradient) {
 
 TEST(SelectedLogprobsTest, WrongShapesThrowWithTheShapes) {
   const Inputs in = MakeInputs(9, 8, 20, 0.5);
-  EXPECT_THROW(SelectedLogprobs(in.hidden, in.lm_head.narrow(1, 0, 7), in.targets, 1.0, 4),
+  EXPECT_THROW(SelectedLogprobs(in.hidden, in.lm_head.narrow(1, 0, 7), in.targets, {1.0, 4}),
                c10::Error);
-  EXPECT_THROW(SelectedLogprobs(in.hidden, in.lm_head, in.targets.narrow(0, 0, 8), 1.0, 4),
+  EXPECT_THROW(SelectedLogprobs(in.hidden, in.lm_head, in.targets.narrow(0, 0, 8), {1.0, 4}),
                c10::Error);
-  EXPECT_THROW(SelectedLogprobs(in.hidden, in.lm_head, in.targets, 0.0, 4), c10::Error);
+  EXPECT_THROW(SelectedLogprobs(in.hidden, in.lm_head, in.targets, {0.0, 4}), c10::Error);
 }
 
 // Passes allocations on and keeps the peak of what is held at once.
@@ -149,7 +151,7 @@ TEST(SelectedLogprobsTest, PeakMemoryIsThatOfOneChunkForAnyNumberOfRows) {
     w.mutable_grad() = at::zeros_like(w);
     c10::SetCPUAllocator(&counting, /*priority=*/1);
     counting.Start();
-    SelectedLogprobs(h, w, in.targets, 1.0, chunk).logprobs.sum().backward();
+    SelectedLogprobs(h, w, in.targets, {1.0, chunk}).logprobs.sum().backward();
     const size_t bytes = counting.above_start();
     c10::SetCPUAllocator(base, /*priority=*/1);
     return bytes;

@@ -47,7 +47,7 @@ double Backward(Transformer* model, const std::vector<std::vector<int32_t>>& row
     return at::tensor(v, at::kLong).to(model->device());
   };
   at::Tensor loss = -SelectedLogprobs(hidden->index_select(0, index(from)), model->lm_head(),
-                                      index(targets), 1.0, chunk)
+                                      index(targets), {1.0, chunk})
                          .logprobs.mean();
   loss.backward();
   return loss.item<double>();
@@ -79,7 +79,7 @@ TEST_P(GoldenTest, GivesTheReferencesLogitsLogprobsAndGradients) {
       const int64_t n = golden.rows[r].size();
       at::Tensor targets = at::tensor(golden.rows[r], at::kInt).narrow(0, 1, n - 1).to(at::kLong);
       const LogprobResult got = SelectedLogprobs(hidden->narrow(0, at, n - 1), model->lm_head(),
-                                                 targets.to(model->device()), 1.0, 5);
+                                                 targets.to(model->device()), {1.0, 5});
       const double difference = MaxDifference(got.logprobs, golden.logprobs[r].narrow(0, 1, n - 1));
       EXPECT_LT(difference, kLogprobTolerance);
       parity.logprobs = std::max(parity.logprobs, difference);

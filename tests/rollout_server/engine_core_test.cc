@@ -74,7 +74,7 @@ std::vector<float> TrainingLogprobs(Transformer& model, const Tokens& prompt, co
       at::tensor(std::vector<int64_t>(sampled.begin(), sampled.end())).to(model.device());
   const at::Tensor logprobs =
       SelectedLogprobs(hidden.narrow(0, static_cast<int64_t>(prompt.size()) - 1, n),
-                       model.lm_head(), targets, temperature, 64)
+                       model.lm_head(), targets, {temperature, 64})
           .logprobs.to(at::kCPU);
   return {logprobs.data_ptr<float>(), logprobs.data_ptr<float>() + n};
 }
