@@ -7,10 +7,11 @@ MAKEFLAGS += --no-print-directory
 BUILD := build/release
 JOBS ?= $(shell nproc)
 SEED ?= 0
+comma := ,
 RECIPES := $(basename $(notdir $(wildcard configs/recipes/*.toml)))
 PROGRAMS := millrace millrace-model millrace-buffer millrace-learner millrace-rollout
 
-.PHONY: help quickstart quickstart-tiny recipe test check format programs bench proof-seeds proof-fuzz proof-tokenizers proof-templates proof-tsan proof-compose clean
+.PHONY: help quickstart quickstart-tiny recipe test check format programs bench proof-seeds proof-recipes proof-fuzz proof-tokenizers proof-templates proof-tsan proof-compose clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 28
@@ -64,6 +65,12 @@ proof-seeds: ## Three seeds of both quickstarts, table for docs/results.md
 	@$(MAKE) programs
 	@scripts/import-quickstart-model $(BUILD)/bin/millrace
 	@scripts/proof-seeds
+
+proof-recipes: ## Three seeds of every recipe (hours), tables for docs/results.md
+	@scripts/setup --torch --model
+	@$(MAKE) programs
+	@scripts/import-quickstart-model $(BUILD)/bin/millrace
+	@scripts/proof-seeds --configs $(subst $() ,$(comma),$(addprefix recipes/,$(RECIPES)))
 
 proof-fuzz: ## Every fuzz target for a minute under AddressSanitizer (libFuzzer where clang-14 is, else own mutations)
 	@scripts/proof-fuzz
