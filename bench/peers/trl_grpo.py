@@ -3,7 +3,7 @@
 
   HF_HUB_OFFLINE=1 OMP_NUM_THREADS=2 python trl_grpo.py [--init random|warm] [--steps 8] [--threads 2] [--save-init DIR] [--load DIR]
 
-16 prompts x 8 completions per step, at most 32 new tokens, temperature 1, one optimizer step per rollout batch, float32.
+16 prompts x 8 completions per step, at most 32 new tokens, temperature 1, one optimizer step per rollout batch, float32 (--bf16: with autocast).
 Prompt: "a+b=" in single characters; reward 1 when the completion's characters up to the end token are the sum.
 Prints one JSON object. `--save-init DIR` writes the model (HF layout) so that another system can start from the same weights.
 """
@@ -27,6 +27,7 @@ ap.add_argument("--beta", type=float, default=0.0)
 ap.add_argument("--seed", type=int, default=0)
 ap.add_argument("--save-init")
 ap.add_argument("--load")
+ap.add_argument("--bf16", action="store_true", help="autocast to bfloat16")
 ap.add_argument("--no-eos-stop", action="store_true", help="never stop early: every completion has max-new tokens")
 a = ap.parse_args()
 
@@ -82,7 +83,7 @@ def reward(prompts, completions, answer, **kw):
 
 tmp = tempfile.mkdtemp()
 n = a.prompts * a.group
-args = GRPOConfig(output_dir=tmp, use_cpu=True, bf16=False, gradient_checkpointing=False, report_to="none", logging_steps=1, save_strategy="no", disable_tqdm=True, max_steps=a.steps,
+args = GRPOConfig(output_dir=tmp, use_cpu=True, bf16=a.bf16, gradient_checkpointing=False, report_to="none", logging_steps=1, save_strategy="no", disable_tqdm=True, max_steps=a.steps,
                   per_device_train_batch_size=min(a.micro, n), gradient_accumulation_steps=max(1, n // a.micro), num_generations=a.group, max_completion_length=a.max_new, temperature=1.0,
                   learning_rate=a.lr, lr_scheduler_type="constant", beta=a.beta, seed=a.seed, shuffle_dataset=False, dataloader_num_workers=0,
                   generation_kwargs={"min_new_tokens": a.max_new} if a.no_eos_stop else None)

@@ -3,7 +3,7 @@
 
   HF_HUB_OFFLINE=1 OMP_NUM_THREADS=2 python trl_smollm2.py MODEL_DIR [--steps 4] [--threads 2] [--micro 16]
 
-8 prompts of about 120 tokens x 8 completions a step, at most 48 new tokens, temperature 1, one optimizer step a batch, float32. The prompts have
+8 prompts of about 120 tokens x 8 completions a step, at most 48 new tokens, temperature 1, one optimizer step a batch, float32 (--bf16: with autocast). The prompts have
 the form of millrace's task log_json (one worked example, chat template). The reward is 1 for the wanted JSON object. Prints one JSON object.
 """
 import argparse, json, os, random, resource, sys, tempfile, time
@@ -16,6 +16,7 @@ ap.add_argument("--steps", type=int, default=4)
 ap.add_argument("--skip", type=int, default=1, help="steps left out of the averages")
 ap.add_argument("--threads", type=int, default=2)
 ap.add_argument("--micro", type=int, default=16, help="sequences per forward/backward")
+ap.add_argument("--bf16", action="store_true", help="autocast to bfloat16")
 a = ap.parse_args()
 PROMPTS, GROUP = 8, 8
 
@@ -49,7 +50,7 @@ model = AutoModelForCausalLM.from_pretrained(a.model, dtype=torch.float32)
 tok = AutoTokenizer.from_pretrained(a.model, padding_side="left")
 if tok.pad_token is None:
     tok.pad_token = tok.eos_token
-args = GRPOConfig(output_dir=tempfile.mkdtemp(), use_cpu=True, bf16=False, gradient_checkpointing=False, report_to="none", logging_steps=1, save_strategy="no", disable_tqdm=True,
+args = GRPOConfig(output_dir=tempfile.mkdtemp(), use_cpu=True, bf16=a.bf16, gradient_checkpointing=False, report_to="none", logging_steps=1, save_strategy="no", disable_tqdm=True,
                   max_steps=a.steps, per_device_train_batch_size=a.micro, gradient_accumulation_steps=PROMPTS * GROUP // a.micro, num_generations=GROUP, max_completion_length=48,
                   temperature=1.0, learning_rate=2e-5, lr_scheduler_type="constant", beta=0.0, seed=0, shuffle_dataset=False, dataloader_num_workers=0)
 tr = GRPOTrainer(model=model, reward_funcs=reward, args=args, train_dataset=Dataset.from_list([problem() for _ in range(PROMPTS * (a.steps + 1))]), processing_class=tok)
