@@ -2,11 +2,13 @@
 
 #include <httplib.h>
 
+#include <atomic>
 #include <chrono>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/clock.h"
 #include "common/net_util.h"
 #include "common/status_macros.h"
 
@@ -18,6 +20,7 @@ struct HttpServer::Impl {
   int port = 0;
   httplib::Server server;
   std::thread thread;
+  std::atomic<bool> ended{false};  // the thread serves no more, or never did
 };
 
 HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -52,15 +55,38 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(Options options, M
     MR_RETURN_IF_ERROR(CheckCanBind(host, p->options.port));
     return absl::UnavailableError(absl::StrCat("cannot listen on ", host, ":", p->options.port));
   }
-  p->thread = std::thread([p] { p->server.listen_after_bind(); });
-  // stop() does nothing before the loop runs, so a server that is handed out must be running.
-  while (!p->server.is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
+  p->thread = std::thread([p] {
+    p->server.listen_after_bind();
+    p->ended = true;
+  });
+  auto server = std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
+  MR_RETURN_IF_ERROR(server->AwaitServing());
+  return server;
+}
+
+absl::Status HttpServer::AwaitServing() {
+  const std::string name = JoinHostPort(impl_->options.host, impl_->port);
+  const absl::Time deadline = Clock::Real()->Now() + impl_->options.start_timeout;
+  while (Clock::Real()->Now() < deadline) {
+    if (impl_->ended) {
+      return absl::UnavailableError(absl::StrCat("the HTTP server on ", name, " does not serve"));
+    }
+    // stop() does nothing before the loop runs, so a server that is handed out must be running.
+    if (impl_->server.is_running()) return absl::OkStatus();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return absl::DeadlineExceededError(
+      absl::StrCat("waited ", absl::FormatDuration(impl_->options.start_timeout),
+                   " for the HTTP server on ", name, " to begin to serve"));
 }
 
 HttpServer::~HttpServer() {
+  // A server that was given up may begin to serve only now.
+  while (!impl_->ended && !impl_->server.is_running()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
   impl_->server.stop();
-  if (impl_->thread.joinable()) impl_->thread.join();
+  impl_->thread.join();
 }
 
 int HttpServer::port() const { return impl_->port; }

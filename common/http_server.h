@@ -8,7 +8,9 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "common/metrics.h"
 
 namespace millrace {
@@ -22,9 +24,12 @@ class HttpServer {
     std::function<absl::Status()> health;
     // Called before /metrics is serialised, to bring sampled gauges up to date.
     std::function<void()> before_scrape;
+    // Its thread must have begun to serve by then.
+    absl::Duration start_timeout = absl::Seconds(30);
   };
-  // Binds and serves. ALREADY_EXISTS naming host and port when the port is taken. `metrics` must
-  // outlive the server.
+  // Binds and serves. ALREADY_EXISTS naming host and port when the port is taken, DEADLINE_EXCEEDED
+  // and UNAVAILABLE when it is bound but does not get to serving. `metrics` must outlive the
+  // server.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(Options options, Metrics* metrics);
   ~HttpServer();  // stops and joins
   int port() const;
@@ -32,6 +37,7 @@ class HttpServer {
  private:
   struct Impl;
   explicit HttpServer(std::unique_ptr<Impl> impl);
+  absl::Status AwaitServing();
   std::unique_ptr<Impl> impl_;
 };
 

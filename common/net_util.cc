@@ -44,39 +44,69 @@ std::string AnyPortOf(const std::string& address) {
   return JoinHostPort(where.ok() ? where->host : "0.0.0.0", 0);
 }
 
+namespace {
+
+// Binds and lets go. NOT_FOUND when this machine has no such address.
+absl::Status TryBind(const addrinfo& address, const std::string& name) {
+  const auto because = [&] {
+    return absl::StrCat("cannot listen on ", name, ": ", std::strerror(errno));
+  };
+  const int fd =
+      ::socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC, address.ai_protocol);
+  if (fd < 0) return absl::NotFoundError(because());
+  const int one = 1;
+  ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+  absl::Status status;
+  if (::bind(fd, address.ai_addr, address.ai_addrlen) != 0 || ::listen(fd, 1) != 0) {
+    if (errno == EADDRINUSE) {
+      status = absl::AlreadyExistsError(
+          absl::StrCat("cannot listen on ", name, ": the port is in use by another process"));
+    } else if (errno == EACCES) {
+      status = absl::PermissionDeniedError(because());
+    } else {
+      status = absl::NotFoundError(because());
+    }
+  }
+  ::close(fd);
+  return status;
+}
+
+}  // namespace
+
 absl::Status CheckCanBind(const std::string& host, int port) {
-  const std::string name = JoinHostPort(host, port);
+  return CheckCanBindAny(host, {host}, port);
+}
+
+absl::Status CheckCanBindAny(const std::string& host_name, absl::Span<const std::string> hosts,
+                             int port) {
+  const std::string name = JoinHostPort(host_name, port);
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;
-  addrinfo* found = nullptr;
-  if (const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
-      error != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cannot listen on ", name, ": ", gai_strerror(error)));
-  }
-  absl::Status status = absl::OkStatus();
-  for (addrinfo* a = found; a != nullptr && status.ok(); a = a->ai_next) {
-    const int fd = ::socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol);
-    if (fd < 0) continue;
-    const int one = 1;
-    ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-    if (::bind(fd, a->ai_addr, a->ai_addrlen) != 0 || ::listen(fd, 1) != 0) {
-      const std::string why = std::strerror(errno);
-      if (errno == EADDRINUSE) {
-        status = absl::AlreadyExistsError(
-            absl::StrCat("cannot listen on ", name, ": the port is in use by another process"));
-      } else if (errno == EACCES) {
-        status = absl::PermissionDeniedError(absl::StrCat("cannot listen on ", name, ": ", why));
+  bool bound = false;
+  absl::Status missing = absl::NotFoundError(absl::StrCat("cannot listen on ", name));
+  for (const std::string& host : hosts) {
+    addrinfo* found = nullptr;
+    if (const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+        error != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("cannot listen on ", name, ": ", gai_strerror(error)));
+    }
+    absl::Status taken;
+    for (addrinfo* a = found; a != nullptr && taken.ok(); a = a->ai_next) {
+      const absl::Status status = TryBind(*a, name);
+      bound |= status.ok();
+      if (absl::IsNotFound(status)) {
+        missing = status;
       } else {
-        status = absl::InvalidArgumentError(absl::StrCat("cannot listen on ", name, ": ", why));
+        taken = status;
       }
     }
-    ::close(fd);
+    freeaddrinfo(found);
+    if (!taken.ok()) return taken;
   }
-  freeaddrinfo(found);
-  return status;
+  return bound ? absl::OkStatus() : absl::InvalidArgumentError(missing.message());
 }
 
 std::string HostName() {

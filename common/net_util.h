@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 
 namespace millrace {
 
@@ -23,8 +24,13 @@ std::string AnyPortOf(const std::string& address);
 
 // Tries to bind a TCP socket as a server would, without port sharing, and lets go of it at once.
 // ALREADY_EXISTS naming host:port when it is taken, PERMISSION_DENIED, INVALID_ARGUMENT when the
-// host is not one of this machine. For finding out why a library's bind failed.
+// host is not one of this machine. Of several addresses that the host stands for, those that this
+// machine has count, and one is enough: "localhost" is ::1, too, where there is no IPv6. For
+// finding out why a library's bind failed.
 absl::Status CheckCanBind(const std::string& host, int port);
+// The same with the addresses of all `hosts`, called `name` in the error.
+absl::Status CheckCanBindAny(const std::string& name, absl::Span<const std::string> hosts,
+                             int port);
 
 // This machine's host name.
 std::string HostName();

@@ -36,6 +36,20 @@ TEST(NetUtilTest, AddressesArePutTogetherAsTheyAreTakenApart) {
   EXPECT_EQ(AnyPortOf("nonsense"), "0.0.0.0:0");
 }
 
+// "localhost" is ::1 and 127.0.0.1 even where the machine has no ::1.
+TEST(NetUtilTest, AnAddressThatTheMachineHasIsEnoughToListenOn) {
+  const std::string other = "192.0.2.1";  // of no machine
+  EXPECT_OK(CheckCanBindAny("name", {other, "127.0.0.1"}, 0));
+  EXPECT_OK(CheckCanBindAny("name", {"127.0.0.1", other}, 0));
+  EXPECT_THAT(CheckCanBindAny("name", {other}, 0),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("cannot listen on name:0")));
+  v1::Buffer::Service service;
+  ASSERT_OK_AND_ASSIGN(RunningServer taken, StartGrpcServer("127.0.0.1:0", {&service}));
+  EXPECT_THAT(CheckCanBindAny("name", {other, "127.0.0.1"}, taken.port),
+              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("in use")));
+  taken.server->Shutdown();
+}
+
 TEST(GrpcServerTest, PortZeroGivesAFreePort) {
   v1::Buffer::Service service;
   ASSERT_OK_AND_ASSIGN(RunningServer server, StartGrpcServer("127.0.0.1:0", {&service}));
@@ -100,6 +114,17 @@ TEST(HttpServerTest, ServesMetricsAndHealth) {
   EXPECT_EQ(sick->status, 503);
   EXPECT_THAT(sick->body, HasSubstr("no buffer at h:1 for 12 s"));
   EXPECT_EQ(client.Get("/nope")->status, 404);
+}
+
+TEST(HttpServerTest, OneThatHasNotBegunToServeInTimeIsGivenUp) {
+  Metrics metrics;
+  HttpServer::Options options;
+  options.host = "127.0.0.1";
+  options.start_timeout = absl::ZeroDuration();
+  EXPECT_THAT(HttpServer::Start(options, &metrics),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       AllOf(HasSubstr("waited 0 for the HTTP server on 127.0.0.1:"),
+                             HasSubstr("to begin to serve"))));
 }
 
 TEST(HttpServerTest, ATakenPortIsNamed) {
