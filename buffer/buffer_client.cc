@@ -144,6 +144,7 @@ absl::StatusOr<LeaseResult> BufferClient::Lease(uint32_t max_groups, absl::Durat
   request.set_server(impl_->options.server);
   request.set_max_groups(max_groups);
   request.set_wait_ms(Millis(wait));
+  request.set_instance(impl_->options.instance);
   v1::LeaseReply reply;
   MR_RETURN_IF_ERROR(impl_->Retry("Lease", wait + kMargin, [&](grpc::ClientContext* context) {
     return impl_->stub->Lease(context, request, &reply);
@@ -175,6 +176,7 @@ absl::Status BufferClient::Release(const std::vector<LeaseName>& leases) {
   v1::ReleaseRequest request;
   request.set_server(impl_->options.server);
   AddLeases(leases, &request);
+  request.set_instance(impl_->options.instance);
   v1::ReleaseReply reply;
   return impl_->Retry("Release", kMargin, [&](grpc::ClientContext* context) {
     return impl_->stub->Release(context, request, &reply);

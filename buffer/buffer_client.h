@@ -84,6 +84,9 @@ class BufferClient {
     std::string run;
     std::string server;                            // caller's name
     absl::Duration retry_for = absl::Seconds(60);  // how long an unreachable buffer is retried
+    // Of a server: when its process began, microseconds since 1970. The first Lease or Release of a
+    // newer one frees what the one before held, which otherwise lasts until the leases run out.
+    uint64_t instance = 0;  // 0 = unknown
   };
   explicit BufferClient(Options options);
   ~BufferClient();

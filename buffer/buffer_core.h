@@ -76,6 +76,8 @@ class BufferCore {
   // or is about to.
   void CancelWait(WaitId id);
 
+  // GroupStore::Arrive. Returns at once; whatever is answered after it is answered behind it.
+  void Arrive(const std::string& server, uint64_t instance);
   RenewResult Renew(const std::string& server, const std::vector<LeaseName>& leases);
   void Release(const std::string& server, const std::vector<LeaseName>& leases, Done done);
   // FAILED_PRECONDITION: of another run; RESOURCE_EXHAUSTED, UNAVAILABLE: it is not on disk.

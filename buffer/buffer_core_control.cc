@@ -5,6 +5,7 @@
 
 #include "buffer/buffer_core.h"
 #include "buffer/buffer_instruments.h"
+#include "spdlog/spdlog.h"
 
 namespace millrace {
 namespace {
@@ -12,6 +13,20 @@ namespace {
 constexpr absl::Duration kTimerIdle = absl::Hours(1);
 
 }  // namespace
+
+void BufferCore::Arrive(const std::string& server, uint64_t instance) {
+  Actions actions;
+  {
+    absl::MutexLock lock(&mu_);
+    const int ended = groups_.Arrive(server, instance, NowMs());
+    if (ended > 0) {
+      spdlog::info("{} is a new process; the {} leases of the one before are free again", server,
+                   ended);
+      Progress(&actions);
+    }
+  }
+  for (const auto& action : actions) action();
+}
 
 RenewResult BufferCore::Renew(const std::string& server, const std::vector<LeaseName>& leases) {
   absl::MutexLock lock(&mu_);
@@ -189,8 +204,9 @@ BufferCore::Instruments::Instruments(Metrics* metrics)
           Gauged("millrace_buffer_queued_bytes", "Bytes of trajectories that wait for the disk.")),
       waiting(Gauged("millrace_buffer_waiting_calls",
                      "Lease and NextBatch calls that wait for groups.")),
-      expired_leases(
-          metrics->AddCounter("millrace_buffer_expired_leases_total", "Leases that ran out.")),
+      expired_leases(metrics->AddCounter("millrace_buffer_expired_leases_total",
+                                         "Leases that ran out, or whose server came back as a new "
+                                         "process.")),
       dropped_tokens(metrics->AddCounter("millrace_buffer_dropped_tokens_total",
                                          "Sampled tokens in dropped groups.")) {}
 

@@ -173,6 +173,7 @@ grpc::ServerUnaryReactor* BufferService::Lease(grpc::CallbackServerContext* cont
                      "\", this buffer serves run \"", core_->run(), "\""))));
     return reactor;
   }
+  core_->Arrive(request->server(), request->instance());
   return LeaseReactor::Start(core_, *request, reply);
 }
 
@@ -195,6 +196,7 @@ grpc::ServerUnaryReactor* BufferService::Release(grpc::CallbackServerContext* co
                                                  const v1::ReleaseRequest* request,
                                                  v1::ReleaseReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  core_->Arrive(request->server(), request->instance());
   core_->Release(request->server(), NamesOf(request->leases()),
                  [reactor](absl::Status status) { reactor->Finish(ToGrpc(status)); });
   return reactor;

@@ -228,6 +228,7 @@ absl::Status StoreStatements::UpsertMeta(const GroupStoreMeta& meta) {
       {"drop_rate", absl::StrCat(meta.drop_rate)},
       {"reported_drops", CountsJson(meta.reported_drops)},
       {"lineage", lineage.dump()},
+      {"instances", CountsJson(meta.instances)},
   };
   for (const auto& [key, value] : values) {
     MR_RETURN_IF_ERROR(
@@ -281,6 +282,7 @@ absl::StatusOr<GroupStoreMeta> LoadStoreMeta(SqlDatabase* database) {
   meta.pending_rewind = number("pending_rewind", meta.pending_rewind);
   if (!absl::SimpleAtod(values["drop_rate"], &meta.drop_rate)) meta.drop_rate = 0;
   meta.reported_drops = CountsOf(values["reported_drops"]);
+  meta.instances = CountsOf(values["instances"]);
   const nlohmann::json lineage = nlohmann::json::parse(values["lineage"], nullptr, false);
   if (lineage.is_array()) {
     for (const nlohmann::json& branch : lineage) {

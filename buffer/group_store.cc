@@ -193,24 +193,48 @@ void GroupStore::Release(const std::string& server, uint64_t group_id, uint32_t 
   open_.insert(group_id);
 }
 
+void GroupStore::RunOut(Group& group, int64_t now_ms) {
+  EndLease(group);
+  ++expired_leases_;
+  ++group.row.expired_leases;
+  if (group.row.expired_leases < options_.max_attempts) {
+    open_.insert(group.row.group_id);
+    return;
+  }
+  Drop(group, kDropAttempts,
+       absl::StrCat(group.row.expired_leases, " leases ran out, ", group.stored, " of ",
+                    group.row.group_size, " members stored"),
+       now_ms);
+}
+
 int GroupStore::ExpireLeases(int64_t now_ms) {
   int expired = 0;
-  while (!deadlines_.empty() && deadlines_.begin()->first <= now_ms) {
-    Group& group = groups_.at(deadlines_.begin()->second);
-    EndLease(group);
-    ++expired;
-    ++expired_leases_;
-    ++group.row.expired_leases;
-    if (group.row.expired_leases >= options_.max_attempts) {
-      Drop(group, kDropAttempts,
-           absl::StrCat(group.row.expired_leases, " leases ran out, ", group.stored, " of ",
-                        group.row.group_size, " members stored"),
-           now_ms);
-    } else {
-      open_.insert(group.row.group_id);
-    }
+  for (; !deadlines_.empty() && deadlines_.begin()->first <= now_ms; ++expired) {
+    RunOut(groups_.at(deadlines_.begin()->second), now_ms);
   }
   return expired;
+}
+
+int GroupStore::Arrive(const std::string& server, uint64_t instance, int64_t now_ms) {
+  const auto known = meta_.instances.find(server);
+  const uint64_t before = known == meta_.instances.end() ? 0 : known->second;
+  if (instance <= before) return 0;
+  std::map<std::string, uint64_t> holders;  // servers without a lease need not be known
+  std::vector<uint64_t> left;
+  for (const auto& [deadline, id] : deadlines_) {
+    const std::string& holder = groups_.at(id).row.holder;
+    if (const auto it = meta_.instances.find(holder); it != meta_.instances.end()) {
+      holders.insert(*it);
+    }
+    // Of a server that is heard of for the first time these may be its own: a store of a program
+    // that kept no instances.
+    if (holder == server && before > 0) left.push_back(id);
+  }
+  meta_.instances = std::move(holders);
+  meta_.instances[server] = instance;
+  TouchMeta();
+  for (const uint64_t id : left) RunOut(groups_.at(id), now_ms);
+  return static_cast<int>(left.size());
 }
 
 int64_t GroupStore::NextLeaseDeadline() const {

@@ -108,6 +108,7 @@ struct GroupStoreMeta {
   double drop_rate = 0;
   std::map<std::string, uint64_t> reported_drops;  // totals when the last batch was made
   std::vector<Lineage::Branch> lineage;
+  std::map<std::string, uint64_t> instances;  // newest process of each server, see Arrive()
 };
 
 struct LeaseGrant {
@@ -150,6 +151,10 @@ class GroupStore {
   explicit GroupStore(GroupStoreOptions options);
 
   // --- Leases.
+  // `server` is now the process that began as `instance` (microseconds since 1970; 0 = unknown).
+  // The leases that an older process of that name held end as if they had run out, since it is
+  // gone; a process that is itself the older one ends none. Returns how many ended.
+  int Arrive(const std::string& server, uint64_t instance, int64_t now_ms);
   // Up to `max` groups for `server`: first those whose lease ended, oldest first, then new ones as
   // admission allows.
   std::vector<LeaseGrant> Grant(const std::string& server, uint32_t max, int64_t now_ms);
@@ -236,6 +241,8 @@ class GroupStore {
   InFlight CountInFlight() const;
   bool Settled(uint64_t step) const;
   void EndLease(Group& group);
+  // The lease ended without its holder's word.
+  void RunOut(Group& group, int64_t now_ms);
   void Complete(Group& group, int64_t now_ms);
   void Drop(Group& group, absl::string_view reason, std::string detail, int64_t now_ms);
   void DropStale(int64_t version, int64_t now_ms);

@@ -145,6 +145,37 @@ TEST(BufferRestartTest, ABatchIsTheSameAfterARestart) {
   EXPECT_EQ(rewound.returned_groups, 2u);
 }
 
+TEST(BufferRestartTest, AServerThatWasKilledComesBackToItsGroupsAlsoAfterARestartOfTheBuffer) {
+  BufferHarness buffer;
+  BufferClient::Options options = buffer.ClientOptions();
+  options.instance = 100;
+  BufferClient killed(options);
+  ASSERT_OK(killed.SetVersion(0));
+  ASSERT_OK_AND_ASSIGN(const LeaseResult first, killed.Lease(4, kLong));
+  ASSERT_THAT(first.leases, SizeIs(4));
+  buffer.Stop();
+  buffer.Start();
+  ASSERT_OK_AND_ASSIGN(const RenewResult kept, killed.Renew({{first.leases[0].group_id, 0}}));
+  EXPECT_TRUE(kept.lost.empty()) << "the same process goes on";
+  options.instance = 200;
+  BufferClient back(options);
+  ASSERT_OK(back.Release({}));
+  ASSERT_OK_AND_ASSIGN(const RenewResult gone, killed.Renew({{first.leases[0].group_id, 0}}));
+  EXPECT_THAT(gone.lost, SizeIs(1));
+  ASSERT_OK_AND_ASSIGN(const LeaseResult again, back.Lease(4, kLong));
+  ASSERT_THAT(again.leases, SizeIs(4)) << "all of them, long before they run out";
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(again.leases[i].group_id, first.leases[i].group_id);
+    EXPECT_EQ(again.leases[i].attempt, 1u);
+  }
+  // What the killed process had on its way arrives late.
+  PushGroup(back, again.leases[0]);
+  EXPECT_EQ(*PushAndWait(killed, MakeTrajectory("run-a", first.leases[0], 0, 0)).outcome,
+            PushOutcome::kRefused);
+  EXPECT_EQ(*PushAndWait(killed, MakeTrajectory("run-a", first.leases[1], 0, 0)).outcome,
+            PushOutcome::kStored);
+}
+
 TEST(BufferRestartTest, AnUnreachableBufferIsAnErrorThatNamesItOnceTheTimeIsUp) {
   BufferHarness buffer;
   BufferClient::Options options = buffer.ClientOptions();

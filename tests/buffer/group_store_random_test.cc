@@ -63,7 +63,10 @@ class Simulation {
       ++now_ms_;
       if (committed_ >= steps) return true;
       if (Chance(setting_.crash_rate)) RestartBuffer();
-      if (Chance(setting_.crash_rate)) leases_.clear();  // servers die; their leases run out
+      if (Chance(setting_.crash_rate)) {  // the server dies; its leases run out, or it comes back
+        leases_.clear();
+        if (Draw(0, 1) == 0) store_->Arrive("server", ++instance_, now_ms_);
+      }
       if (Chance(setting_.crash_rate)) learner_running_ = false;
       store_->ExpireLeases(now_ms_);
       if (Draw(0, 2) == 0) {
@@ -227,6 +230,7 @@ class Simulation {
   std::unique_ptr<GroupStore> store_;
   Disk disk_;
   int64_t now_ms_ = 0;
+  uint64_t instance_ = 0;
   std::vector<HeldLease> leases_;
   bool learner_running_ = false;
   uint64_t step_ = 0, checkpoint_ = 0, committed_ = 0;

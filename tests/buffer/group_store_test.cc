@@ -89,6 +89,59 @@ TEST(GroupStoreTest, AnExpiredLeaseIsGivenOutAgainAndFinishedMembersAreKept) {
   EXPECT_EQ(store.Counts().expired_leases, 1);
 }
 
+TEST(GroupStoreTest, ANewProcessOfAServerFreesTheLeasesOfTheOneBefore) {
+  GroupStore store(Small());
+  ASSERT_OK(store.SetVersion(0, false, 0));
+  EXPECT_EQ(store.Arrive("a", 100, 0), 0);
+  const std::vector<LeaseGrant> old = store.Grant("a", 2, 0);
+  const LeaseGrant other = store.Grant("b", 1, 0)[0];
+  EXPECT_EQ(Push(store, old[0], 1, 1), PushVerdict::kAccept);
+  EXPECT_EQ(store.Arrive("a", 100, 0), 0) << "the same process asks again";
+  EXPECT_EQ(store.Arrive("a", 200, 0), 2);
+  EXPECT_EQ(store.Counts().active_leases, 1) << "that of b";
+  EXPECT_TRUE(store.Renew("b", other.group_id, 0, 0));
+  EXPECT_FALSE(store.Renew("a", old[0].group_id, 0, 0));
+  EXPECT_EQ(store.Counts().expired_leases, 2);
+  const LeaseGrant again = store.Grant("a", 1, 0)[0];
+  EXPECT_EQ(again.group_id, old[0].group_id);
+  EXPECT_EQ(again.attempt, 1u);
+  EXPECT_THAT(again.missing, ElementsAre(0)) << "what was stored is kept";
+  // As after a lease that ran out.
+  EXPECT_EQ(Push(store, old[0], 0, 0), PushVerdict::kAccept) << "late, but still missing";
+  EXPECT_EQ(Push(store, again, 0, 0), PushVerdict::kRefuse);
+  EXPECT_EQ(store.Counts().in_flight.ready, 1);
+}
+
+TEST(GroupStoreTest, TheOlderOfTwoProcessesTakesNothingFromTheNewer) {
+  GroupStore store(Small());
+  ASSERT_OK(store.SetVersion(0, false, 0));
+  store.Arrive("a", 200, 0);
+  const LeaseGrant lease = store.Grant("a", 1, 0)[0];
+  EXPECT_EQ(store.Arrive("a", 100, 0), 0) << "whoever started both under one name";
+  EXPECT_EQ(store.Arrive("a", 0, 0), 0) << "and one that does not say when it began";
+  EXPECT_TRUE(store.Renew("a", lease.group_id, 0, 0));
+}
+
+TEST(GroupStoreTest, AGroupThatKeepsKillingItsServerIsDropped) {
+  GroupStore store(Small());
+  ASSERT_OK(store.SetVersion(0, false, 0));
+  for (uint64_t life = 1; life <= 3; ++life) {
+    store.Arrive("a", life, 0);
+    ASSERT_EQ(store.Grant("a", 1, 0)[0].group_id, 1u);
+  }
+  store.Arrive("a", 4, 0);
+  EXPECT_THAT(store.Counts().dropped, ElementsAre(Pair("attempts_exhausted", 1)));
+}
+
+TEST(GroupStoreTest, OnlyServersWithLeasesAreRemembered) {
+  GroupStore store(Small());
+  ASSERT_OK(store.SetVersion(0, false, 0));
+  for (uint64_t i = 1; i <= 50; ++i) store.Arrive("container-" + std::to_string(i), i, 0);
+  ASSERT_THAT(store.Grant("container-50", 1, 0), SizeIs(1));
+  store.Arrive("b", 100, 0);
+  EXPECT_THAT(store.meta().instances, ElementsAre(Pair("b", 100), Pair("container-50", 50)));
+}
+
 TEST(GroupStoreTest, ALatePushOfAnOldAttemptCountsWhileItsIndexIsMissing) {
   GroupStore store(Small());
   ASSERT_OK(store.SetVersion(0, false, 0));
