@@ -48,6 +48,7 @@ BufferCore::Options BufferCore::FromConfig(const RunConfig& config, const std::s
   groups.retry_stale = config.buffer.stale_action == "retry";
   groups.max_attempts = static_cast<uint32_t>(config.buffer.max_attempts);
   groups.lease_ms = static_cast<int64_t>(config.buffer.lease_seconds * 1000);
+  groups.keep_steps = static_cast<uint64_t>(config.buffer.keep_steps);
   const size_t message = static_cast<size_t>(kMaxMessageBytes) - (1 << 20);
   options.max_trajectory_bytes = message / std::max<size_t>(1, groups.group_size);
   return options;

@@ -230,6 +230,9 @@ absl::Status BufferStore::Apply(const StoreChange& change) {
     MR_RETURN_IF_ERROR(statements_->UpsertBatch(batch));
   }
   if (change.groups.meta_changed) MR_RETURN_IF_ERROR(statements_->UpsertMeta(change.meta));
+  for (const uint64_t group_id : change.groups.prune) {
+    MR_RETURN_IF_ERROR(statements_->prune.Bind(group_id).Run());
+  }
   return absl::OkStatus();
 }
 

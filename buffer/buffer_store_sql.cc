@@ -150,6 +150,8 @@ absl::Status StoreStatements::Prepare(SqlDatabase* database) {
                       database->Prepare("INSERT OR REPLACE INTO batches VALUES (?,?,?)"));
   MR_ASSIGN_OR_RETURN(upsert_meta, database->Prepare("INSERT OR REPLACE INTO meta VALUES (?,?)"));
   MR_ASSIGN_OR_RETURN(delete_batches, database->Prepare("DELETE FROM batches WHERE step > ?"));
+  MR_ASSIGN_OR_RETURN(
+      prune, database->Prepare("UPDATE trajectories SET payload = x'' WHERE group_id = ?"));
   return absl::OkStatus();
 }
 
@@ -342,7 +344,8 @@ absl::StatusOr<int64_t> LoadGroups(SqlDatabase* database, GroupStore* groups, in
   MR_ASSIGN_OR_RETURN(
       SqlStatement member,
       database->Prepare("SELECT group_id, member_index, attempt, status, reward, oldest_version,"
-                        " newest_version, sampled_tokens FROM trajectories ORDER BY group_id"));
+                        " newest_version, sampled_tokens, length(payload) = 0 FROM trajectories"
+                        " ORDER BY group_id"));
   int64_t trajectories = 0;
   MR_ASSIGN_OR_RETURN(bool more, member.Step());
   for (;;) {
@@ -355,7 +358,8 @@ absl::StatusOr<int64_t> LoadGroups(SqlDatabase* database, GroupStore* groups, in
       if (static_cast<uint64_t>(member.Int(0)) == row.group_id) {
         members.push_back({static_cast<uint32_t>(member.Int(1)),
                            static_cast<uint32_t>(member.Int(2)), StatusOfName(member.Text(3)),
-                           member.Real(4), member.Int(5), member.Int(6), member.Int(7)});
+                           member.Real(4), member.Int(5), member.Int(6), member.Int(7),
+                           member.Int(8) != 0});
       }
       MR_ASSIGN_OR_RETURN(more, member.Step());
     }

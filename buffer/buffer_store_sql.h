@@ -19,7 +19,7 @@ extern const char kStoreSchema[];
 extern const char kReadGroup[];
 
 struct StoreStatements {
-  SqlStatement insert_trajectory, upsert_group, upsert_batch, upsert_meta, delete_batches;
+  SqlStatement insert_trajectory, upsert_group, upsert_batch, upsert_meta, delete_batches, prune;
 
   absl::Status Prepare(SqlDatabase* database);
   absl::Status InsertTrajectory(const TrajectoryRow& row, int64_t now_ms);

@@ -355,24 +355,6 @@ void GroupStore::Drop(Group& group, absl::string_view reason, std::string detail
   End(group);
 }
 
-// Keeps only what late pushes need. The group is gone afterwards.
-void GroupStore::End(Group& group) {
-  Ended ended{group.row.state, group.row.reason, {}};
-  for (const Member& member : group.members) {
-    ended.attempts.push_back(
-        member.state == Member::kStored ? static_cast<int64_t>(member.summary.attempt) : -1);
-  }
-  const uint64_t id = group.row.group_id;
-  dirty_.erase(id);
-  ended_[id] = std::move(ended);
-  ended_order_.push_back(id);
-  while (ended_order_.size() > options_.remembered_groups) {
-    ended_.erase(ended_order_.front());
-    ended_order_.pop_front();
-  }
-  groups_.erase(id);
-}
-
 const GroupRow* GroupStore::Find(uint64_t group_id) const {
   const auto it = groups_.find(group_id);
   return it == groups_.end() ? nullptr : &it->second.row;

@@ -49,6 +49,9 @@ struct GroupStoreOptions {
   // The newest ended groups whose late pushes are told from repeated ones; those of older groups
   // are refused. Bounds the memory of a long run.
   size_t remembered_groups = 1 << 16;
+  // The payloads of groups that ended more than so many committed steps ago are removed from the
+  // store; 0 = never. Those that Rewind can still return are kept in any case.
+  uint64_t keep_steps = 0;
   absl::Status Validate() const;
 };
 
@@ -87,6 +90,7 @@ struct MemberSummary {
   int64_t oldest_version = -1;
   int64_t newest_version = -1;
   int64_t sampled_tokens = 0;
+  bool pruned = false;  // its payload was removed from the store
 };
 
 // One batch that was handed out.
@@ -202,9 +206,11 @@ class GroupStore {
     std::vector<GroupRow> groups;
     std::vector<BatchRow> batches;
     int64_t forget_batches_after = -1;  // delete batch rows of steps above this; -1 = none. First.
+    std::vector<uint64_t> prune;        // groups whose payloads go. Last.
     bool meta_changed = false;
     bool empty() const {
-      return groups.empty() && batches.empty() && forget_batches_after < 0 && !meta_changed;
+      return groups.empty() && batches.empty() && forget_batches_after < 0 && prune.empty() &&
+             !meta_changed;
     }
   };
   Changes TakeDirty();
@@ -247,6 +253,7 @@ class GroupStore {
   void Drop(Group& group, absl::string_view reason, std::string detail, int64_t now_ms);
   void DropStale(int64_t version, int64_t now_ms);
   void ForgetCommitted();
+  std::vector<uint64_t> TakePrunable();
   void End(Group& group);
   void AddMember(Group& group, const MemberSummary& member);
   void Touch(const Group& group) { dirty_.insert(group.row.group_id); }
@@ -270,7 +277,9 @@ class GroupStore {
 
   std::map<uint64_t, Group> groups_;  // all that are not in ended_
   std::unordered_map<uint64_t, Ended> ended_;
-  std::deque<uint64_t> ended_order_;                  // keys of ended_, oldest end first
+  std::deque<uint64_t> ended_order_;  // keys of ended_, oldest end first
+  // Newest step when they ended -> ended groups whose payloads are there; empty without keep_steps.
+  std::map<uint64_t, std::vector<uint64_t>> prunable_;
   std::set<uint64_t> open_;                           // kLeased, but held by nobody now
   std::set<std::pair<int64_t, uint64_t>> deadlines_;  // kLeased and held: (ms, group)
   std::set<ReadyKey> ready_;

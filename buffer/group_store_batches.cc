@@ -13,6 +13,9 @@ namespace {
 // checkpoint than its newest one.
 constexpr uint64_t kRewindableSteps = 64;
 
+// Groups whose payloads one write removes: more would hold up the pushes behind it.
+constexpr size_t kPrunedAtOnce = 64;
+
 constexpr uint64_t kNoStep = std::numeric_limits<uint64_t>::max();
 
 }  // namespace
@@ -128,6 +131,32 @@ absl::StatusOr<uint64_t> GroupStore::Commit(uint64_t step, int64_t now_ms) {
   return newly;
 }
 
+// Keeps only what late pushes need. The group is gone afterwards.
+void GroupStore::End(Group& group) {
+  Ended ended{group.row.state, group.row.reason, {}};
+  for (const Member& member : group.members) {
+    ended.attempts.push_back(
+        member.state == Member::kStored ? static_cast<int64_t>(member.summary.attempt) : -1);
+  }
+  const uint64_t id = group.row.group_id;
+  const auto has_payload = [](const Member& member) {
+    return member.state == Member::kStored && !member.summary.pruned;
+  };
+  if (options_.keep_steps > 0 &&
+      std::any_of(group.members.begin(), group.members.end(), has_payload)) {
+    const bool trained = group.row.state == GroupState::kCommitted;
+    prunable_[trained ? group.row.step : meta_.last_step].push_back(id);
+  }
+  dirty_.erase(id);
+  ended_[id] = std::move(ended);
+  ended_order_.push_back(id);
+  while (ended_order_.size() > options_.remembered_groups) {
+    ended_.erase(ended_order_.front());
+    ended_order_.pop_front();
+  }
+  groups_.erase(id);
+}
+
 // Moves groups of steps that can no longer be rewound out of memory. Not while their rows are
 // unwritten.
 void GroupStore::ForgetCommitted() {
@@ -142,6 +171,20 @@ void GroupStore::ForgetCommitted() {
     batches_.erase(step);
     committed_.erase(committed_.begin());
   }
+}
+
+std::vector<uint64_t> GroupStore::TakePrunable() {
+  std::vector<uint64_t> groups;
+  const uint64_t keep = std::max(options_.keep_steps, kRewindableSteps);
+  while (!prunable_.empty() && prunable_.begin()->first + keep <= meta_.committed_step &&
+         groups.size() < kPrunedAtOnce) {
+    std::vector<uint64_t>& ids = prunable_.begin()->second;
+    const size_t count = std::min(ids.size(), kPrunedAtOnce - groups.size());
+    groups.insert(groups.end(), ids.end() - static_cast<int64_t>(count), ids.end());
+    ids.resize(ids.size() - count);
+    if (ids.empty()) prunable_.erase(prunable_.begin());
+  }
+  return groups;
 }
 
 absl::StatusOr<uint64_t> GroupStore::Rewind(uint64_t step, int64_t now_ms) {
@@ -199,6 +242,7 @@ GroupStore::Changes GroupStore::TakeDirty() {
   dirty_meta_ = false;
   meta_.lineage = lineage_.branches();
   ForgetCommitted();
+  changes.prune = TakePrunable();
   return changes;
 }
 
@@ -218,6 +262,10 @@ void GroupStore::MarkDirty(const Changes& changes) {
     for (const auto& [step, batch] : batches_) {
       if (static_cast<int64_t>(step) > forget_batches_after_) dirty_batches_.insert(step);
     }
+  }
+  if (!changes.prune.empty()) {
+    std::vector<uint64_t>& again = prunable_[0];  // the first to go
+    again.insert(again.end(), changes.prune.begin(), changes.prune.end());
   }
   dirty_meta_ = dirty_meta_ || changes.meta_changed;
 }
@@ -243,7 +291,9 @@ void GroupStore::RestoreGroup(const GroupRow& row, absl::Span<const MemberSummar
   group.row.sampled_tokens = 0;
   group.row.oldest_version = group.row.newest_version = -1;
   group.members.resize(row.group_size);
+  bool pruned = false;
   for (const MemberSummary& member : members) {
+    pruned |= member.pruned;
     if (member.index < row.group_size) AddMember(group, member);
   }
   expired_leases_ += row.expired_leases;
@@ -270,7 +320,8 @@ void GroupStore::RestoreGroup(const GroupRow& row, absl::Span<const MemberSummar
       break;
     case GroupState::kCommitted:
       ++committed_groups_;
-      if (row.step + kRewindableSteps > meta_.committed_step) {
+      // After a rewind the committed step may be near to groups that were beyond its reach before.
+      if (row.step + kRewindableSteps > meta_.committed_step && !pruned) {
         place(committed_);
       } else {
         forgotten_step_ = std::max(forgotten_step_, row.step);

@@ -36,6 +36,7 @@ bool MayChange(const ConfigField& field) {
                                                                "rollout.devices",
                                                                "learner.threads",
                                                                "buffer.address",
+                                                               "buffer.keep_steps",
                                                                "learner.checkpoint_every",
                                                                "learner.keep_checkpoints",
                                                                "weight_sync.address",

@@ -73,6 +73,7 @@ struct RunConfig {
     bool oversample = true;             // widen admission by the expected drop rate
     double max_oversample = 4;          // at most this times groups_per_step more
     std::string durability = "sync";    // sync (fsync before the ack), memory
+    int64_t keep_steps = 0;             // steps whose payloads stay in the store; 0 = all
     double batch_wait_seconds = 600;  // how long the learner waits for a batch before the run fails
   } buffer;
 

@@ -150,6 +150,9 @@ void AddBuffer(std::vector<ConfigField>& fields) {
       Text(FIELD(buffer.durability),
            "sync = on disk before a push is acknowledged; memory = lost with the process.",
            {"sync", "memory"}));
+  fields.push_back(Number(FIELD(buffer.keep_steps), {0, 1000000000},
+                          "Newest steps whose trajectories keep their payload (tokens, logprobs) "
+                          "in the store, 64 at least; 0 = all. Rows and texts always stay."));
   fields.push_back(Number(FIELD(buffer.batch_wait_seconds), {0, 86400, true},
                           "How long the learner waits for a batch before the run fails."));
 }

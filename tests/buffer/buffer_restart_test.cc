@@ -176,6 +176,37 @@ TEST(BufferRestartTest, AServerThatWasKilledComesBackToItsGroupsAlsoAfterARestar
             PushOutcome::kStored);
 }
 
+TEST(BufferRestartTest, PrunedPayloadsAreGoneAndWhatCanBeAskedForIsThere) {
+  BufferHarness::Settings settings;
+  settings.groups.keep_steps = 1;
+  BufferHarness buffer(settings);
+  BufferClient client(buffer.ClientOptions());
+  ASSERT_OK(client.SetVersion(0));
+  for (uint64_t step = 1; step <= 66; ++step) {
+    const auto version = static_cast<int64_t>(step) - 1;
+    ASSERT_OK_AND_ASSIGN(const LeaseResult leases, client.Lease(2, kLong));
+    for (const GroupLease& lease : leases.leases) PushGroup(client, lease, true, version);
+    ASSERT_OK(client.NextBatch(step, version, kLong).status());
+    ASSERT_OK(client.SetVersion(version + 1));
+    ASSERT_OK(client.Commit(step, "checkpoint"));
+  }
+  buffer.Stop();
+  {
+    ASSERT_OK_AND_ASSIGN(SqlDatabase database, SqlDatabase::Open(buffer.store_path(), true));
+    const std::string count = "SELECT count(*) FROM trajectories WHERE ";
+    EXPECT_THAT(database.QueryInt(count + "length(payload) = 0"), IsOkAndHolds(2 * 4));
+    EXPECT_THAT(database.QueryInt(count + "length(payload) = 0 AND group_id > 4"), IsOkAndHolds(0));
+    EXPECT_THAT(database.QueryInt(count + "completion_text = '4'"), IsOkAndHolds(66 * 4));
+  }
+  buffer.Start();
+  EXPECT_THAT(client.Rewind(1).status(), StatusIs(absl::StatusCode::kFailedPrecondition));
+  ASSERT_OK_AND_ASSIGN(const RewindResult rewound, client.Rewind(2));
+  EXPECT_EQ(rewound.returned_groups, 2u * 64);
+  ASSERT_OK(client.SetVersion(67));
+  ASSERT_OK_AND_ASSIGN(const Batch batch, client.NextBatch(3, 67, kLong));
+  EXPECT_EQ(batch.groups[0].trajectories[0].token_ids.size(), 12u);
+}
+
 TEST(BufferRestartTest, AnUnreachableBufferIsAnErrorThatNamesItOnceTheTimeIsUp) {
   BufferHarness buffer;
   BufferClient::Options options = buffer.ClientOptions();
