@@ -1,5 +1,5 @@
-// at::parallel_for for the kernels. Its body stands in a header and runs on one thread, silently, in
-// a file that is not compiled with OpenMP.
+// at::parallel_for for the kernels. Its body stands in a header and runs on one thread, silently,
+// in a file that is not compiled with OpenMP.
 #ifndef MILLRACE_MODEL_KERNELS_PARALLEL_H_
 #define MILLRACE_MODEL_KERNELS_PARALLEL_H_
 
