@@ -1,5 +1,9 @@
 #include "model/safetensors.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -110,6 +114,41 @@ absl::Status CheckLayout(std::vector<Entry>* entries, uint64_t data_bytes) {
   return absl::OkStatus();
 }
 
+// The two below are loops that compilers turn into vector code.
+
+void Bfloat16sToFloats(const std::byte* in, size_t count, float* out) {
+  for (size_t i = 0; i < count; ++i) {
+    uint16_t bits;
+    std::memcpy(&bits, in + 2 * i, sizeof(bits));
+    const uint32_t wide = static_cast<uint32_t>(bits) << 16;
+    std::memcpy(out + i, &wide, sizeof(wide));
+  }
+}
+
+// HalfToFloat without a branch: exponent and mantissa move to where a float has them, and the bias
+// is corrected; for subnormal numbers by the subtraction that makes them normal ones.
+void HalvesToFloats(const std::byte* in, size_t count, float* out) {
+  constexpr uint32_t kExponent = 0x7c00u << 13, kBias = (127u - 15) << 23;
+  constexpr uint32_t kSmallestNormal = 113u << 23;
+  for (size_t i = 0; i < count; ++i) {
+    uint16_t half;
+    std::memcpy(&half, in + 2 * i, sizeof(half));
+    const uint32_t moved = static_cast<uint32_t>(half & 0x7fff) << 13;
+    const uint32_t exponent = moved & kExponent;
+    uint32_t bits = moved + kBias + (exponent == kExponent ? kBias : 0u);
+    const uint32_t raised = bits + (1u << 23);
+    float small, smallest_normal;
+    std::memcpy(&small, &raised, sizeof(small));
+    std::memcpy(&smallest_normal, &kSmallestNormal, sizeof(smallest_normal));
+    small -= smallest_normal;
+    uint32_t small_bits;
+    std::memcpy(&small_bits, &small, sizeof(small_bits));
+    bits = exponent == 0 ? small_bits : bits;
+    bits |= static_cast<uint32_t>(half & 0x8000) << 16;
+    std::memcpy(out + i, &bits, sizeof(bits));
+  }
+}
+
 uint64_t SpecBytes(const TensorSpec& spec) {
   uint64_t bytes = DtypeSize(spec.dtype);
   for (int64_t dim : spec.shape) bytes *= dim;
@@ -180,10 +219,17 @@ int64_t DtypeSize(const std::string& dtype) {
   return it == kSizes->end() ? 0 : it->second;
 }
 
+SafetensorsReader::File::~File() { ::close(fd_); }
+
 absl::StatusOr<SafetensorsReader> SafetensorsReader::Open(const std::string& path) {
   SafetensorsReader reader;
   reader.path_ = path;
   MR_ASSIGN_OR_RETURN(reader.file_, MappedFile::Open(path));
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) {
+    return absl::InternalError(absl::StrCat("opening ", path, ": ", std::strerror(errno)));
+  }
+  reader.fd_ = std::make_unique<File>(fd);
   const absl::Span<const std::byte> bytes = reader.file_.bytes();
   if (bytes.size() < 8) {
     return absl::InvalidArgumentError(
@@ -235,6 +281,30 @@ absl::StatusOr<TensorView> SafetensorsReader::Get(const std::string& name) const
   return it->second;
 }
 
+absl::Status SafetensorsReader::Read(const TensorView& view, uint64_t offset,
+                                     absl::Span<std::byte> out) const {
+  if (offset > view.bytes.size() || out.size() > view.bytes.size() - offset) {
+    return absl::OutOfRangeError(absl::StrCat(path_, ": bytes ", offset, " to ",
+                                              offset + out.size(), " of a tensor of ",
+                                              view.bytes.size()));
+  }
+  const auto begin = static_cast<uint64_t>(view.bytes.data() - file_.bytes().data()) + offset;
+  for (size_t done = 0; done < out.size();) {
+    const ssize_t n =
+        ::pread(fd_->fd(), out.data() + done, out.size() - done, static_cast<off_t>(begin + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) {
+      return absl::InternalError(absl::StrCat("reading ", path_, ": ", std::strerror(errno)));
+    }
+    if (n == 0) {
+      return absl::DataLossError(absl::StrCat(path_, ": ends at byte ", begin + done, ", had ",
+                                              file_.bytes().size(), " when it was opened"));
+    }
+    done += static_cast<size_t>(n);
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<CheckpointReader> CheckpointReader::Open(const std::string& dir) {
   CheckpointReader reader;
   reader.dir_ = dir;
@@ -247,8 +317,13 @@ absl::StatusOr<CheckpointReader> CheckpointReader::Open(const std::string& dir) 
   }
   const std::string index_path = JoinPath(dir, "model.safetensors.index.json");
   if (!FileExists(index_path)) {
-    return absl::NotFoundError(
-        absl::StrCat(dir, ": neither model.safetensors nor model.safetensors.index.json"));
+    const bool pickled = FileExists(JoinPath(dir, "pytorch_model.bin")) ||
+                         FileExists(JoinPath(dir, "pytorch_model.bin.index.json"));
+    return absl::NotFoundError(absl::StrCat(
+        dir, ": neither model.safetensors nor model.safetensors.index.json",
+        pickled ? "; pytorch_model.bin is not read (transformers' save_pretrained makes "
+                  "safetensors of it)"
+                : ""));
   }
   MR_ASSIGN_OR_RETURN(const std::string text, ReadFile(index_path));
   const Json index = Json::parse(text, nullptr, /*allow_exceptions=*/false);
@@ -287,11 +362,14 @@ absl::StatusOr<TensorView> CheckpointReader::Get(const std::string& name) const 
   return files_[it->second].Get(name);
 }
 
-void CheckpointReader::Release(const std::string& name) const {
+absl::Status CheckpointReader::Read(const std::string& name, uint64_t offset,
+                                    absl::Span<std::byte> out) const {
   const auto it = where_.find(name);
-  if (it == where_.end()) return;
+  if (it == where_.end()) {
+    return absl::NotFoundError(absl::StrCat(dir_, ": no tensor \"", name, "\""));
+  }
   const SafetensorsReader& file = files_[it->second];
-  file.Release(file.tensors().at(name));
+  return file.Read(file.tensors().at(name), offset, out);
 }
 
 std::vector<std::string> CheckpointReader::Names() const {
@@ -362,16 +440,10 @@ absl::Status ConvertToFloat32(const TensorView& tensor, absl::Span<float> out) {
     std::memcpy(out.data(), tensor.bytes.data(), tensor.bytes.size());
     return absl::OkStatus();
   }
-  const bool half = tensor.dtype == "F16";
-  for (size_t i = 0; i < out.size(); ++i) {
-    uint16_t bits;
-    std::memcpy(&bits, tensor.bytes.data() + 2 * i, sizeof(bits));
-    if (half) {
-      out[i] = HalfToFloat(bits);
-    } else {
-      const uint32_t wide = static_cast<uint32_t>(bits) << 16;
-      std::memcpy(&out[i], &wide, sizeof(wide));
-    }
+  if (tensor.dtype == "F16") {
+    HalvesToFloats(tensor.bytes.data(), out.size(), out.data());
+  } else {
+    Bfloat16sToFloats(tensor.bytes.data(), out.size(), out.data());
   }
   return absl::OkStatus();
 }

@@ -1,6 +1,6 @@
-// safetensors files, read by memory map and written whole or not at all. No torch: bytes and
-// shapes. Format: u64 little-endian header length, JSON header {name: {dtype, shape,
-// data_offsets}}, data (huggingface/safetensors README).
+// safetensors files, read through a memory map or by copy, and written whole or not at all. No
+// torch: bytes and shapes. Format: u64 little-endian header length, JSON header {name: {dtype,
+// shape, data_offsets}}, data (huggingface/safetensors README).
 #ifndef MILLRACE_MODEL_SAFETENSORS_H_
 #define MILLRACE_MODEL_SAFETENSORS_H_
 
@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -33,12 +34,28 @@ class SafetensorsReader {
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   // NOT_FOUND names the tensor and the file.
   absl::StatusOr<TensorView> Get(const std::string& name) const;
-  // The tensor's pages leave this process's memory until they are looked at again.
-  void Release(const TensorView& view) const { file_.Release(view.bytes); }
+  // Bytes [offset, offset + out.size()) of a tensor of tensors(), copied out of the file rather
+  // than out of the map: nothing is mapped, so reading a file once from end to end costs less time
+  // and no memory. DATA_LOSS when the file has become shorter.
+  absl::Status Read(const TensorView& view, uint64_t offset, absl::Span<std::byte> out) const;
   absl::Span<const std::byte> file_bytes() const { return file_.bytes(); }
 
  private:
+  // A descriptor that is closed in the end.
+  class File {
+   public:
+    explicit File(int fd) : fd_(fd) {}
+    File(const File&) = delete;
+    File& operator=(const File&) = delete;
+    ~File();
+    int fd() const { return fd_; }
+
+   private:
+    const int fd_;
+  };
+
   std::string path_;
+  std::unique_ptr<File> fd_;
   MappedFile file_;
   std::map<std::string, TensorView> tensors_;
   std::map<std::string, std::string> metadata_;
@@ -50,7 +67,8 @@ class CheckpointReader {
  public:
   static absl::StatusOr<CheckpointReader> Open(const std::string& dir);
   absl::StatusOr<TensorView> Get(const std::string& name) const;
-  void Release(const std::string& name) const;  // see SafetensorsReader
+  // See SafetensorsReader.
+  absl::Status Read(const std::string& name, uint64_t offset, absl::Span<std::byte> out) const;
   std::vector<std::string> Names() const;
   const std::vector<SafetensorsReader>& files() const { return files_; }
 

@@ -3,22 +3,17 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <c10/core/GradMode.h>
-#include <sys/mman.h>
 
-#include <atomic>
 #include <map>
-#include <optional>
-#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/files.h"
 #include "common/status_macros.h"
-#include "model/adapter.h"
-#include "model/kernels/parallel.h"
 #include "model/kernels/train_elementwise.h"
+#include "model/load_progress.h"
+#include "model/read_parameters.h"
 #include "model/safetensors.h"
 #include "model/torch_status.h"
 #include "model/transformer_fused.h"
@@ -81,131 +76,6 @@ absl::Status CheckDevice(at::Device device) {
   return absl::OkStatus();
 }
 
-// Names in the checkpoint that are no parameter of the model.
-bool Ignorable(const ModelConfig& config, const std::string& name) {
-  return (config.tie_word_embeddings && name == "lm_head.weight") ||
-         absl::EndsWith(name, "rotary_emb.inv_freq");
-}
-
-absl::Status CheckNames(const ModelConfig& config, const CheckpointReader& reader,
-                        const std::string& dir) {
-  std::set<std::string> surplus, missing;
-  for (std::string& name : reader.Names()) {
-    if (!Ignorable(config, name)) surplus.insert(std::move(name));
-  }
-  for (const ParameterShape& p : ParameterShapes(config)) {
-    if (surplus.erase(p.name) == 0) missing.insert(p.name);
-  }
-  if (!missing.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        dir, ": ", missing.size(), " tensors are missing: ", absl::StrJoin(missing, ", ")));
-  }
-  if (!surplus.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(dir, ": ", surplus.size(),
-                                                   " tensors are not part of a ", config.model_type,
-                                                   " model: ", absl::StrJoin(surplus, ", ")));
-  }
-  return absl::OkStatus();
-}
-
-// Shapes and dtypes, of all tensors before the first is read.
-absl::Status CheckTensors(const ModelConfig& config, const CheckpointReader& reader,
-                          const std::string& dir) {
-  MR_RETURN_IF_ERROR(CheckNames(config, reader, dir));
-  for (const ParameterShape& p : ParameterShapes(config)) {
-    MR_ASSIGN_OR_RETURN(const TensorView view, reader.Get(p.name));
-    if (view.shape != p.shape) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(dir, ": tensor ", p.name, " has shape (", absl::StrJoin(view.shape, ", "),
-                       "), config.json says (", absl::StrJoin(p.shape, ", "), ")"));
-    }
-    if (view.dtype != "F32" && view.dtype != "BF16" && view.dtype != "F16") {
-      return absl::UnimplementedError(absl::StrCat(dir, ": tensor ", p.name, " has dtype ",
-                                                   view.dtype, " (of F32, BF16, F16)"));
-    }
-  }
-  return absl::OkStatus();
-}
-
-// On all threads: both the copy and the system's first touch of `out` are a matter of bandwidth.
-absl::Status ConvertInParallel(const TensorView& view, float* out, int64_t n) {
-  constexpr int64_t kGrain = 1 << 18;
-  const int64_t element = DtypeSize(view.dtype);
-  std::atomic<bool> failed{false};
-  at::parallel_for(0, n, kGrain, [&](int64_t begin, int64_t end) {
-    const TensorView part = {
-        view.dtype, {end - begin}, view.bytes.subspan(begin * element, (end - begin) * element)};
-    if (!ConvertToFloat32(part, absl::MakeSpan(out + begin, end - begin)).ok()) failed = true;
-  });
-  return failed ? ConvertToFloat32(view, absl::MakeSpan(out, n)) : absl::OkStatus();
-}
-
-at::Tensor ToFloat(const TensorView& view) {
-  at::Tensor out = at::empty(view.shape, at::kFloat);
-  const absl::Status status =
-      ConvertToFloat32(view, absl::MakeSpan(out.data_ptr<float>(), out.numel()));
-  TORCH_CHECK(status.ok(), std::string(status.message()));
-  return out;
-}
-
-// Whole pages of memory that is about to be written from end to end.
-void AdviseHugePages(void* data, int64_t bytes) {
-  constexpr uintptr_t kPage = 1 << 21;
-  const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + kPage - 1) / kPage * kPage;
-  const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + bytes) / kPage * kPage;
-  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
-}
-
-struct Checkpoint {
-  std::string dir;
-  CheckpointReader reader;
-  std::optional<Adapter> adapter;
-};
-
-absl::StatusOr<Checkpoint> OpenCheckpoint(const ModelConfig& config, const std::string& folder) {
-  Checkpoint out;
-  MR_ASSIGN_OR_RETURN(out.dir, BaseModelDir(folder));
-  MR_ASSIGN_OR_RETURN(out.reader, CheckpointReader::Open(out.dir));
-  MR_RETURN_IF_ERROR(CheckTensors(config, out.reader, out.dir));
-  if (IsAdapterDir(folder)) {
-    MR_ASSIGN_OR_RETURN(out.adapter, Adapter::Open(folder, config));
-  }
-  return out;
-}
-
-// Parameters on `device`, tensor by tensor: beside them there is one tensor at most, as the file's
-// pages or as a copy on its way to the device.
-absl::StatusOr<at::Tensor> ReadParameters(const ModelConfig& config, const Checkpoint& from,
-                                          at::Device device, const LoadOptions& options) {
-  const std::vector<ParameterShape> shapes = ParameterShapes(config);
-  const int64_t total = ParameterCount(config);
-  const at::TensorOptions floats = at::TensorOptions().dtype(at::kFloat);
-  at::Tensor flat = at::empty({total}, floats.device(device));
-  if (device.is_cpu()) AdviseHugePages(flat.data_ptr(), total * sizeof(float));
-  int64_t done = 0;
-  for (const ParameterShape& p : shapes) {
-    MR_ASSIGN_OR_RETURN(const TensorView view, from.reader.Get(p.name));
-    const int64_t n = p.Elements();
-    at::Tensor place = flat.narrow(0, done, n);
-    at::Tensor host = device.is_cpu() ? place : at::empty({n}, floats);
-    MR_RETURN_IF_ERROR(ConvertInParallel(view, host.data_ptr<float>(), n));
-    if (from.adapter) {
-      const auto pair = from.adapter->pairs().find(p.name);
-      if (pair != from.adapter->pairs().end()) {
-        host.view(p.shape).addmm_(ToFloat(pair->second.b), ToFloat(pair->second.a), 1,
-                                  pair->second.scaling);
-      }
-    }
-    if (!device.is_cpu()) place.copy_(host);
-    from.reader.Release(p.name);
-    done += n;
-    if (options.progress) {
-      options.progress(static_cast<double>(done) / static_cast<double>(total));
-    }
-  }
-  return flat;
-}
-
 }  // namespace
 
 Transformer::Transformer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -243,8 +113,10 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(const std::string
   MR_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(dir));
   return CatchTorch(
       absl::StrCat("loading ", dir), [&]() -> absl::StatusOr<std::unique_ptr<Transformer>> {
-        MR_ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(config, dir));
-        MR_ASSIGN_OR_RETURN(at::Tensor flat, ReadParameters(config, checkpoint, device, options));
+        MR_ASSIGN_OR_RETURN(
+            at::Tensor flat,
+            ReadParameters(config, dir, device,
+                           options.progress ? options.progress : LoggedProgress("loading " + dir)));
         return std::unique_ptr<Transformer>(
             new Transformer(std::make_unique<Impl>(config, std::move(flat))));
       });

@@ -34,7 +34,7 @@ struct NamedParameter {
 };
 
 struct LoadOptions {
-  std::function<void(double fraction)> progress;  // after each tensor; may be empty
+  std::function<void(double fraction)> progress;  // empty = log lines when it takes long
 };
 
 class Transformer {
@@ -44,7 +44,7 @@ class Transformer {
                                                              uint64_t seed, at::Device device);
   // HF folder, or a PEFT LoRA adapter's, which is merged into its base model. Names, shapes and
   // dtypes of all tensors are checked first, and missing, surplus or misshapen ones named; then
-  // tensors are read one by one and converted to fp32, with never more than one beside the weights.
+  // tensors are read and converted to fp32, with never more than one beside the weights.
   static absl::StatusOr<std::unique_ptr<Transformer>> Load(const std::string& dir,
                                                            at::Device device,
                                                            const LoadOptions& options = {});

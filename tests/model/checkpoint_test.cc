@@ -1,4 +1,5 @@
 // Saving, loading, and weights as bytes.
+#include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -147,6 +148,31 @@ TEST_F(CheckpointTest, LoadingHoldsOneTensorBesideTheWeights) {
   EXPECT_EQ(last, 1);
   EXPECT_GT(most, weights / 2);  // the measure measures
   EXPECT_LT(most, weights + largest + (4 << 20));
+}
+
+TEST_F(CheckpointTest, LargeTensorsComeToTheirPlacesOnAnyNumberOfThreads) {
+  ModelConfig config = testing::SmallConfig("qwen2");
+  config.vocab_size = 20000;
+  config.hidden_size = 96;  // the embedding is read in two pieces and converted in thirty
+  const auto model = Transformer::Create(config, 3, at::kCPU).value();
+  for (const char* dtype : {"F32", "BF16"}) {
+    ASSERT_TRUE(model->Save(dir_, dtype).ok());
+    at::Tensor expected = model->flat_parameters();
+    if (std::string(dtype) == "BF16") expected = expected.to(at::kBFloat16).to(at::kFloat);
+    const int before = at::get_num_threads();
+    for (const int threads : {1, 3}) {
+      at::set_num_threads(threads);
+      std::vector<double> heard;
+      const auto again = Transformer::Load(
+          dir_, at::kCPU, {.progress = [&](double fraction) { heard.push_back(fraction); }});
+      ASSERT_TRUE(again.ok()) << again.status();
+      EXPECT_EQ(MaxDifference((*again)->flat_parameters(), expected), 0) << dtype << threads;
+      EXPECT_TRUE(std::is_sorted(heard.begin(), heard.end()));
+      EXPECT_EQ(std::count(heard.begin(), heard.end(), 1.0), 1);
+      EXPECT_EQ(heard.back(), 1.0);
+    }
+    at::set_num_threads(before);
+  }
 }
 
 TEST_F(CheckpointTest, UnwritableFolderIsAnErrorThatNamesIt) {

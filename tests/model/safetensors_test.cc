@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <limits>
 
 #include "nlohmann/json.hpp"
@@ -29,6 +30,53 @@ std::string FileOf(const std::string& header, size_t data_bytes) {
 template <typename T>
 absl::Span<const std::byte> BytesOf(const std::vector<T>& values) {
   return {reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(T)};
+}
+
+TEST(Safetensors, TensorsAreCopiedOutOfTheFileInAnyPieces) {
+  const TempDir dir;
+  std::vector<float> a(1000);
+  for (size_t i = 0; i < a.size(); ++i) a[i] = static_cast<float>(i);
+  const std::vector<float> b = {-1, -2};
+  const std::string path = dir.File("model.safetensors");
+  ASSERT_THAT(WriteSafetensors(
+                  path, {{"a", {"F32", {10, 100}, BytesOf(a)}}, {"b", {"F32", {2}, BytesOf(b)}}}),
+              IsOk());
+  const auto reader = CheckpointReader::Open(dir.path());
+  ASSERT_THAT(reader, IsOk());
+  std::vector<float> values(3);
+  const absl::Span<std::byte> out(reinterpret_cast<std::byte*>(values.data()), 12);
+  ASSERT_THAT(reader->Read("a", 997 * 4, out), IsOk());
+  EXPECT_THAT(values, ElementsAre(997, 998, 999));
+  ASSERT_THAT(reader->Read("b", 0, out.subspan(0, 8)), IsOk());
+  EXPECT_THAT(values, ElementsAre(-1, -2, 999));
+  for (const uint64_t offset : {uint64_t{998 * 4}, uint64_t{5000}, ~uint64_t{0}}) {
+    EXPECT_THAT(reader->Read("a", offset, out), StatusIs(absl::StatusCode::kOutOfRange));
+  }
+  EXPECT_THAT(reader->Read("c", 0, out), StatusIs(absl::StatusCode::kNotFound, HasSubstr("\"c\"")));
+  // A file that somebody else cuts short is an error, where a map of it would be a signal.
+  std::filesystem::resize_file(path, std::filesystem::file_size(path) - 20);
+  EXPECT_THAT(reader->Read("a", 0, out), IsOk());
+  EXPECT_THAT(reader->Read("a", 997 * 4, out),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("model.safetensors: ends at byte")));
+}
+
+TEST(Safetensors, EveryHalfBecomesItsFloat) {
+  std::vector<uint16_t> halves(1 << 16);
+  for (size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<uint16_t>(i);
+  std::vector<float> values(halves.size());
+  ASSERT_THAT(ConvertToFloat32({"F16", {1 << 16}, BytesOf(halves)}, absl::MakeSpan(values)),
+              IsOk());
+  for (size_t i = 0; i < halves.size(); ++i) {
+    const float expected = HalfToFloat(halves[i]);
+    ASSERT_EQ(std::memcmp(&values[i], &expected, sizeof(float)), 0) << i;
+  }
+}
+
+TEST(Safetensors, AFolderOfOtherWeightsIsToldWhatToDo) {
+  const TempDir dir;
+  dir.Write("pytorch_model.bin", "x");
+  EXPECT_THAT(CheckpointReader::Open(dir.path()),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("pytorch_model.bin is not read")));
 }
 
 TEST(Safetensors, WhatIsWrittenReadsBackTheSame) {
