@@ -216,6 +216,8 @@ LeaseLoop::~LeaseLoop() {
 }
 
 absl::StatusOr<LeaseLoop::End> LeaseLoop::Run(const std::function<absl::StatusOr<bool>()>& stop) {
+  // Before there are weights to lease with: what a killed process of this name held is free again.
+  state_->NoteBuffer(state_->parts.buffer->Release({}), "Release");
   while (true) {
     MR_ASSIGN_OR_RETURN(const bool stopped, stop());
     if (stopped) return End::kStopped;

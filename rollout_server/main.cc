@@ -165,7 +165,8 @@ absl::Status RunRollout(Role& role) {
   const std::unique_ptr<SampleEngine> sampler = MakeSampleEngine(engine.get());
   WeightSwap swap(model.config, MakeEngineSwap(engine.get()), role.metrics.get());
   const std::string run = role.config.run.name;
-  BufferClient leases({addresses.buffer, run, role.flags.name, kLeaseRetry});
+  BufferClient leases({addresses.buffer, run, role.flags.name, kLeaseRetry,
+                       static_cast<uint64_t>(absl::ToUnixMicros(Clock::Real()->Now()))});
   BufferClient pushes({addresses.buffer, run, role.flags.name, kPushRetry});
   const std::unique_ptr<LeaseBuffer> buffer = MakeLeaseBuffer(&leases, &pushes);
   LeaseLoop loop(LoopOptions(role, stop_ids), {buffer.get(), sampler.get(), &swap, task.get(),
