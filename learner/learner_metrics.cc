@@ -10,7 +10,8 @@ LearnerMetrics::LearnerMetrics(Metrics* m)
       reward_std_(m->AddGauge("millrace_learner_reward_std",
                               "Standard deviation of the rewards of the last batch.")),
       entropy_(m->AddGauge("millrace_learner_entropy_nats",
-                           "Mean entropy of the policy over the last batch's tokens.")),
+                           "Mean entropy of the policy over the last batch's tokens, before its "
+                           "first update.")),
       kl_(m->AddGauge(
           "millrace_learner_kl_nats",
           "Mean KL (k3) to the reference over the last batch's tokens; 0 without one.")),
@@ -62,11 +63,14 @@ LearnerMetrics::LearnerMetrics(Metrics* m)
                                           Metrics::SecondsBuckets())) {}
 
 void LearnerMetrics::OnStep(int64_t step, const StepReport& report, double tokens_per_second) {
+  // As in metrics.jsonl: what the batch says of the policy that it met is of the first update, what
+  // became of it of the last.
+  const UpdateReport& first = report.updates.front();
   const UpdateReport& update = report.updates.back();
   step_.Set(static_cast<double>(step));
   reward_.Set(report.reward_mean);
   reward_std_.Set(report.reward_std);
-  entropy_.Set(update.entropy);
+  entropy_.Set(first.entropy);
   kl_.Set(update.kl);
   loss_.Set(update.loss);
   grad_norm_.Set(update.grad_norm);
@@ -74,8 +78,8 @@ void LearnerMetrics::OnStep(int64_t step, const StepReport& report, double token
   ratio_max_.Set(update.ratio_max);
   clip_low_.Set(update.clip_low);
   clip_high_.Set(update.clip_high);
-  diff_mean_.Set(report.updates.front().logprob_diff_mean);
-  diff_max_.Set(report.updates.front().logprob_diff_max);
+  diff_mean_.Set(first.logprob_diff_mean);
+  diff_max_.Set(first.logprob_diff_max);
   tokens_per_second_.Set(tokens_per_second);
   truncated_.Set(report.truncated_fraction);
   trained_tokens_.Increment(static_cast<double>(report.trained_tokens));

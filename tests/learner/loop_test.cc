@@ -187,6 +187,19 @@ TEST_F(LoopTest, PublishesTrainsCommitsAndSumsUp) {
   EXPECT_THAT(scrape_, HasSubstr("millrace_learner_reward_mean"));
 }
 
+TEST_F(LoopTest, TheEntropyOnTheMetricsPageIsThatOfMetricsJsonl) {
+  config_.run.steps = 1;
+  config_.learner.updates_per_batch = 3;
+  FakeWorld world;
+  ASSERT_TRUE(Run(world).ok());
+  const std::string name = "\nmillrace_learner_entropy_nats{role=\"learner\"} ";
+  const size_t at = scrape_.find(name);
+  ASSERT_NE(at, std::string::npos) << scrape_;
+  // Of the policy that the batch met, not of what two updates made of it.
+  EXPECT_NEAR(std::stod(scrape_.substr(at + name.size())), Lines("metrics.jsonl")[0]["entropy"],
+              1e-9);
+}
+
 TEST_F(LoopTest, ResumesFromItsCheckpointWithTheLossesOfTheRunThatNeverStopped) {
   FakeWorld whole;
   ASSERT_TRUE(Run(whole, "whole").ok());
