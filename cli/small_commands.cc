@@ -9,17 +9,28 @@
 #include "absl/strings/match.h"
 #include "cli/commands.h"
 #include "cli/json_lines.h"
+#include "cli/machine_check.h"
 #include "common/config.h"
 #include "common/config_schema.h"
 #include "common/status_macros.h"
 #include "environments/run_task.h"
 #include "model/gguf_import.h"
+#include "model/run_model.h"
 
 namespace millrace {
 namespace {
 
 void PrintError(const absl::Status& status) {
   std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+}
+
+// On this machine, as far as the model is known: its folder may come later.
+std::vector<ConfigIssue> MachineIssues(const RunConfig& config) {
+  KvShape shape;
+  if (const auto model = LoadRunModel(config.model); model.ok()) {
+    shape = {model->config.layers, model->config.kv_heads, model->config.head_dim};
+  }
+  return CheckMachine(config, shape, ThisMachine());
 }
 
 }  // namespace
@@ -30,6 +41,11 @@ int ConfigCheckCommand(const std::string& file, const std::vector<std::string>& 
     PrintError(config.status());
     return 2;
   }
+  const std::vector<ConfigIssue> issues = MachineIssues(*config);
+  for (const ConfigIssue& issue : issues) {
+    std::fprintf(stderr, "%s: %s: %s\n", file.c_str(), issue.field.c_str(), issue.message.c_str());
+  }
+  if (!issues.empty()) return 2;
   std::printf("%s: ok\n", file.c_str());
   return 0;
 }

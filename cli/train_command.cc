@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/commands.h"
 #include "cli/json_lines.h"
+#include "cli/machine_check.h"
 #include "cli/progress.h"
 #include "cli/progress_format.h"
 #include "cli/run_dir.h"
@@ -78,6 +79,11 @@ absl::Status CheckBeforeStart(RunConfig* run_config, const std::string& program_
   const RunConfig& config = *run_config;
   MR_ASSIGN_OR_RETURN(const RunModel model, LoadRunModel(config.model));
   MR_RETURN_IF_ERROR(CheckPrompts(config, model, *task));
+  const ModelConfig& m = model.config;
+  for (const ConfigIssue& issue :
+       CheckMachine(config, {m.layers, m.kv_heads, m.head_dim}, ThisMachine())) {
+    return absl::InvalidArgumentError(absl::StrCat(issue.field, ": ", issue.message));
+  }
   for (const std::string& address : {config.buffer.address, config.weight_sync.address}) {
     if (address.empty()) continue;
     MR_ASSIGN_OR_RETURN(const HostPort where, ParseHostPort(address));

@@ -11,6 +11,10 @@
 namespace millrace {
 namespace {
 
+// A whole group travels in one message of 64 MiB, and a token takes 8 bytes of it and more
+// (docs/buffer.md, docs/buffer_store.md).
+constexpr int64_t kMaxGroupTokens = (63 << 20) / 8;
+
 class Checker {
  public:
   explicit Checker(const RunConfig& config) : config_(config), mutable_(config) {}
@@ -115,6 +119,12 @@ class Checker {
       Add("rollout.kv_tokens", r.kv_tokens, " cannot hold one sample of max_prompt_tokens ",
           r.max_prompt_tokens, " + max_new_tokens ", r.max_new_tokens, "; valid: ", longest,
           " or more");
+    }
+    // In double: either may be out of its own range by any number.
+    if (static_cast<double>(r.group_size) * static_cast<double>(longest) > kMaxGroupTokens) {
+      Add("rollout.group_size", r.group_size, " samples of max_prompt_tokens ", r.max_prompt_tokens,
+          " + max_new_tokens ", r.max_new_tokens, " are more than the ", kMaxGroupTokens,
+          " tokens that a group can have at most; valid: fewer, or shorter ones");
     }
     if (config_.buffer.version_lead > config_.buffer.max_staleness) {
       Add("buffer.version_lead", config_.buffer.version_lead, " is more than buffer.max_staleness ",

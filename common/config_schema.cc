@@ -171,7 +171,7 @@ void AddRollout(std::vector<ConfigField>& fields) {
   fields.push_back(
       Number(FIELD(rollout.max_prompt_tokens), {1, 1048576}, "Longer prompts are refused."));
   fields.push_back(
-      Number(FIELD(rollout.kv_tokens), {1, 1099511627776}, "Capacity of the KV cache, tokens."));
+      Number(FIELD(rollout.kv_tokens), {1, 1073741824}, "Capacity of the KV cache, tokens."));
   fields.push_back(Text(FIELD(rollout.swap_mode),
                         "On new weights: recompute = drop and redo the KV cache, in_place = keep "
                         "it, drain = finish first.",
@@ -210,7 +210,7 @@ void AddLearner(std::vector<ConfigField>& fields) {
                           "Weight of the KL term (k3) to the reference; 0 = no reference model."));
   fields.push_back(
       Number(FIELD(learner.updates_per_batch), {1, 1000}, "Optimizer steps over the same batch."));
-  fields.push_back(Number(FIELD(learner.token_budget), {1, 1073741824}, "Tokens per micro-batch."));
+  fields.push_back(Number(FIELD(learner.token_budget), {1, 16777216}, "Tokens per micro-batch."));
   fields.push_back(
       Number(FIELD(learner.logit_chunk), {1, 1048576}, "Rows of logits that exist at once."));
   fields.push_back(Number(FIELD(learner.threads), {0, 1024}, "Compute threads; 0 = one a core."));
