@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -197,11 +198,20 @@ void PrintReport(const Json& json) {
               json["advice"]["text"].get<std::string>().c_str());
 }
 
+// Before the work rather than after it.
+absl::Status CheckReportPath(const std::string& path) {
+  if (path.empty() || path == "-") return absl::OkStatus();
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  if (folder.empty() || FileExists(folder)) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat("--json ", path, ": there is no folder ", folder));
+}
+
 absl::Status Evaluate(const EvalOptions& options, const Settings& settings) {
   MR_ASSIGN_OR_RETURN(const std::unique_ptr<Task> task, MakeRunTask(settings.config));
   for (const std::string& note : task->Notes()) std::fprintf(stderr, "%s\n", note.c_str());
   SampleKeeper keeper(options);
   MR_RETURN_IF_ERROR(keeper.Open());
+  MR_RETURN_IF_ERROR(CheckReportPath(options.json));
   TimeBar bar;
   EvaluationCallbacks callbacks;
   callbacks.on_sample = [&keeper](const EvaluatedSample& sample) { keeper.Add(sample); };
@@ -212,13 +222,14 @@ absl::Status Evaluate(const EvalOptions& options, const Settings& settings) {
   const Json json = ReportToJson(settings, outcome);
   const bool to_stdout = options.json == "-";
   if (to_stdout) {
-    std::printf("%s\n", json.dump().c_str());
+    MR_RETURN_IF_ERROR(PrintJsonLine(json));
   } else {
     PrintReport(json);
   }
   keeper.Print(to_stdout ? stderr : stdout);
   if (options.json.empty() || to_stdout) return absl::OkStatus();
-  return WriteFileAtomically(options.json, absl::StrCat(json.dump(2), "\n"));
+  return WriteFileAtomically(options.json,
+                             json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace

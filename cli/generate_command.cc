@@ -1,6 +1,5 @@
 // generate: samples of a model for given prompts.
 #include <algorithm>
-#include <iostream>
 #include <map>
 #include <memory>
 #include <utility>
@@ -52,16 +51,20 @@ class Generator {
     request.on_sample = [queue = queue_, key](GeneratedSample sample) {
       queue->Put({key, std::move(sample)});
     };
-    open_[key].prompt_tokens = request.prompt.size();
+    const size_t prompt_tokens = request.prompt.size();
     MR_RETURN_IF_ERROR(model_.engine->Submit(std::move(request)).status());
+    open_[key].prompt_tokens = prompt_tokens;
     while (open_.size() >= kMostOpen) MR_RETURN_IF_ERROR(TakeOne());
     return absl::OkStatus();
   }
 
+  // Waits for what is open and prints it.
   absl::Status Finish() {
     while (!open_.empty()) MR_RETURN_IF_ERROR(TakeOne());
     return absl::OkStatus();
   }
+  // Whether samples came and could be printed so far.
+  bool healthy() const { return healthy_; }
 
  private:
   struct Open {
@@ -71,19 +74,25 @@ class Generator {
 
   // Waits for a sample; prints what is ready, in the order of the input.
   absl::Status TakeOne() {
+    const absl::Status status = TakeAndPrint();
+    healthy_ = healthy_ && status.ok();
+    return status;
+  }
+  absl::Status TakeAndPrint() {
     MR_ASSIGN_OR_RETURN(EndedSample ended, queue_->Take());
     open_[ended.request].samples[ended.sample.index] = std::move(ended.sample);
     while (!open_.empty() &&
            static_cast<int64_t>(open_.begin()->second.samples.size()) == options_.samples) {
       for (const auto& [index, sample] : open_.begin()->second.samples) {
-        Print(open_.begin()->first, open_.begin()->second.prompt_tokens, sample);
+        MR_RETURN_IF_ERROR(
+            Print(open_.begin()->first, open_.begin()->second.prompt_tokens, sample));
       }
       open_.erase(open_.begin());
     }
     return absl::OkStatus();
   }
 
-  void Print(size_t number, size_t prompt_tokens, const GeneratedSample& sample) const {
+  absl::Status Print(size_t number, size_t prompt_tokens, const GeneratedSample& sample) const {
     OrderedJson json = {{"index", number},
                         {"sample", sample.index},
                         {"text", model_.tokenizer->Decode(sample.token_ids)},
@@ -92,14 +101,15 @@ class Generator {
                         {"prompt_tokens", prompt_tokens},
                         {"tokens", sample.token_ids.size()}};
     if (options_.logprobs) json["logprobs"] = sample.logprobs;
-    PrintJsonLine(json);
+    return PrintJsonLine(json);
   }
 
   const GenerateOptions& options_;
   const std::shared_ptr<SampleQueue> queue_ = std::make_shared<SampleQueue>();
   PromptFormat format_;
   std::map<size_t, Open> open_;  // by number of the input line
-  LocalModel model_;             // last: its engine's thread uses the others
+  bool healthy_ = true;
+  LocalModel model_;  // last: its engine's thread uses the others
 };
 
 absl::Status Generate(const GenerateOptions& options) {
@@ -107,12 +117,14 @@ absl::Status Generate(const GenerateOptions& options) {
   MR_RETURN_IF_ERROR(generator.Load());
   if (options.has_prompt) {
     MR_RETURN_IF_ERROR(generator.Add(0, OrderedJson{{"prompt", options.prompt}}));
-  } else {
-    MR_RETURN_IF_ERROR(ForEachJsonLine(std::cin, [&](int64_t number, const OrderedJson& line) {
-      return generator.Add(number, line);
-    }));
+    return generator.Finish();
   }
-  return generator.Finish();
+  const absl::Status read = ForEachJsonLine(
+      StandardInput(),
+      [&](int64_t number, const OrderedJson& line) { return generator.Add(number, line); });
+  // The lines before a wrong one get their answers.
+  if (generator.healthy()) MR_RETURN_IF_ERROR(generator.Finish());
+  return read;
 }
 
 }  // namespace

@@ -50,8 +50,8 @@ int InspectCommand(const std::string& path) {
   if (!summary.ok()) return PrintFailure(summary.status());
   nlohmann::ordered_json json = ModelSummaryToJson(*summary);
   if (summary->train_bytes > 0) json["fits"] = WhatFits(*summary);
-  PrintJsonLine(json);
-  return 0;
+  const absl::Status printed = PrintJsonLine(json);
+  return printed.ok() ? 0 : PrintFailure(printed);
 }
 
 }  // namespace millrace

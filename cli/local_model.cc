@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cli/load_bar.h"
 #include "cli/run_dir.h"
 #include "common/files.h"
 #include "common/process.h"
@@ -29,8 +30,10 @@ absl::StatusOr<LocalModel> LoadLocalModel(const std::string& run_or_model_dir,
                       CatchTorch("--device", [&options]() -> absl::StatusOr<at::Device> {
                         return at::Device(options.device);
                       }));
-  MR_ASSIGN_OR_RETURN(std::unique_ptr<Transformer> transformer,
-                      Transformer::Load(model.dir, device));
+  LoadBar bar("loading " + model.dir);
+  MR_ASSIGN_OR_RETURN(
+      std::unique_ptr<Transformer> transformer,
+      Transformer::Load(model.dir, device, {options.progress ? options.progress : bar.callback()}));
   const ModelConfig& config = transformer->config();
   model.chat = SpeaksChat(*model.tokenizer);
   model.stop_ids = StopIds(*model.tokenizer, config.eos_ids);

@@ -3,6 +3,7 @@
 #define MILLRACE_CLI_LOCAL_MODEL_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,6 +22,8 @@ struct LocalModelOptions {
   int64_t max_batch = 1;  // samples decoded together
   int64_t kv_tokens = 0;  // capacity of the KV cache; 0 = one sequence of the longest kind, at most
                           // 4096 tokens
+  // Hears how far the loading is; empty = a bar on stderr when it takes long (cli/load_bar.h).
+  std::function<void(double fraction)> progress;
 };
 
 struct LocalModel {

@@ -1,8 +1,12 @@
 // The `millrace` command.
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "cli/commands.h"
 
@@ -25,6 +29,7 @@ struct Flags {
   std::vector<std::string> data_overrides;
 };
 
+constexpr int kMostThreads = 1024;
 constexpr char kSetHelp[] = "Override a config field: section.field=value (may be repeated)";
 
 // Each subcommand stores what to run; exactly one of them is parsed.
@@ -76,7 +81,8 @@ void DefineChat(CLI::App& app, Flags& f, Action& action) {
   chat->add_option("--once", f.chat.once, "Answer this and end");
   chat->add_option("--seed", f.chat.seed, "Of the sampling")->capture_default_str();
   chat->add_option("--threads", f.chat.threads, "Compute threads; 0 = all cores")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(CLI::Range(0, kMostThreads));
   chat->add_option("--device", f.chat.device, "cpu, cuda")->capture_default_str();
   chat->callback([&f, &action] { action = [&f] { return ChatCommand(f.chat); }; });
 }
@@ -85,10 +91,13 @@ void DefineEval(CLI::App& app, Flags& f, Action& action) {
   CLI::App* eval = app.add_subcommand("eval", "Measure a run's newest checkpoint, or a model");
   eval->add_option("dir", f.eval.dir, "Run directory or Hugging Face folder")->required();
   eval->add_option("--task", f.eval.task, "Default: the run's; `millrace tasks` lists them");
-  eval->add_option("--problems", f.eval.problems, "Held-out problems")->capture_default_str();
+  eval->add_option("--problems", f.eval.problems, "Held-out problems")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 24));
   eval->add_option("-k,--k,--samples", f.eval.samples,
                    "Samples per problem at the temperature, for pass@k")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 16));
   eval->add_flag("--greedy", f.eval.greedy, "Only one greedy sample per problem");
   eval->add_flag("--no-greedy", f.eval.no_greedy, "Only the samples at the temperature");
   eval->add_option("--json", f.eval.json,
@@ -96,17 +105,20 @@ void DefineEval(CLI::App& app, Flags& f, Action& action) {
       ->expected(0, 1)
       ->default_str("-");
   eval->add_option("--show", f.eval.show, "Print the samples of so many problems")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1 << 24));
   eval->add_option("--samples-file", f.eval.samples_file, "Write all samples here, as JSON lines");
   eval->add_option("--set", f.eval.overrides, kSetHelp)->allow_extra_args(false);
   eval->add_option("--temperature", f.eval.temperature, "Of the samples")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 100.0));
   eval->add_option("--max-new-tokens", f.eval.max_new_tokens, "0 = the run's, or 256")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1 << 20));
   eval->add_option("--seed", f.eval.seed, "Of the sampling")->capture_default_str();
   eval->add_option("--threads", f.eval.threads, "Compute threads; 0 = all cores")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(CLI::Range(0, kMostThreads));
   eval->add_option("--device", f.eval.device, "cpu, cuda")->capture_default_str();
   eval->callback([&f, &action] { action = [&f] { return EvalCommand(f.eval); }; });
 }
@@ -146,7 +158,8 @@ void DefineScore(CLI::App& app, Flags& f, Action& action) {
       ->capture_default_str()
       ->check(CLI::Range(1e-3, 100.0));
   score->add_option("--threads", f.score.threads, "Compute threads; 0 = all cores")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(CLI::Range(0, kMostThreads));
   score->add_option("--device", f.score.device, "cpu, cuda")->capture_default_str();
   score->callback([&f, &action, text] {
     f.score.has_text = text->count() > 0;
@@ -178,7 +191,8 @@ void DefineGenerate(CLI::App& app, Flags& f, Action& action) {
   generate->add_option("--seed", g.seed, "Of the sampling")->capture_default_str();
   generate->add_flag("--logprobs", g.logprobs, "With those of the sampled tokens");
   generate->add_option("--threads", g.threads, "Compute threads; 0 = all cores")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(CLI::Range(0, kMostThreads));
   generate->add_option("--device", g.device, "cpu, cuda")->capture_default_str();
   generate->callback([&g, &action, prompt] {
     g.has_prompt = prompt->count() > 0;
@@ -218,6 +232,14 @@ void DefineSmall(CLI::App& app, Flags& f, Action& action) {
   gguf->callback([&f, &action] { action = [&f] { return ImportCommand(f.import_gguf); }; });
 }
 
+// stdout is for what was asked for.
+void LogToStderr() {
+  auto logger = spdlog::stderr_logger_mt("millrace");
+  logger->set_pattern("millrace: %v");
+  logger->set_level(spdlog::level::warn);
+  spdlog::set_default_logger(std::move(logger));
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("millrace trains language models with asynchronous reinforcement learning.",
                "millrace");
@@ -237,7 +259,13 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
-  return action();
+  LogToStderr();
+  const int code = action();
+  // A run that is finished is finished, wherever its terminal went.
+  if (code != 0 || app.got_subcommand("train") || app.got_subcommand("sft")) return code;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return 0;
+  std::fprintf(stderr, "millrace: writing to stdout failed\n");
+  return 1;
 }
 
 }  // namespace

@@ -176,7 +176,16 @@ absl::Status AddPeakMemory(const std::string& run_dir,
 
 absl::StatusOr<std::string> FindModelDir(const std::string& run_or_model_dir) {
   if (!FileExists(run_or_model_dir)) {
-    return absl::NotFoundError(absl::StrCat("there is no folder ", run_or_model_dir));
+    return absl::NotFoundError(
+        absl::StrCat("there is no folder ", run_or_model_dir.empty() ? "\"\"" : run_or_model_dir));
+  }
+  std::error_code error;
+  if (std::filesystem::is_regular_file(run_or_model_dir, error)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        run_or_model_dir, " is a file, not a model folder",
+        absl::EndsWith(run_or_model_dir, ".gguf")
+            ? absl::StrCat("; make one of it with `millrace import ", run_or_model_dir, " DIR`")
+            : ""));
   }
   const std::string checkpoints = JoinPath(run_or_model_dir, "checkpoints");
   if (const auto latest = ReadFile(JoinPath(checkpoints, "latest")); latest.ok()) {

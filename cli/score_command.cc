@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iostream>
 #include <memory>
 #include <numeric>
 #include <utility>
@@ -13,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/commands.h"
 #include "cli/json_lines.h"
+#include "cli/load_bar.h"
 #include "cli/local_model.h"
 #include "cli/prompt_input.h"
 #include "cli/run_dir.h"
@@ -39,7 +39,8 @@ class Scorer {
                         CatchTorch("--device", [&]() -> absl::StatusOr<at::Device> {
                           return at::Device(options_.device);
                         }));
-    MR_ASSIGN_OR_RETURN(model_, Transformer::Load(dir, device));
+    LoadBar bar("loading " + dir);
+    MR_ASSIGN_OR_RETURN(model_, Transformer::Load(dir, device, {bar.callback()}));
     return absl::OkStatus();
   }
 
@@ -92,14 +93,13 @@ class Scorer {
       sum += logprobs[i - first];
     }
     const double mean = sum / static_cast<double>(logprobs.size());
-    PrintJsonLine({{"ids", ids},
-                   {"tokens", tokens},
-                   {"logprobs", numbers},
-                   {"scored", logprobs.size()},
-                   {"sum", sum},
-                   {"mean", mean},
-                   {"perplexity", std::exp(-mean)}});
-    return absl::OkStatus();
+    return PrintJsonLine({{"ids", ids},
+                          {"tokens", tokens},
+                          {"logprobs", numbers},
+                          {"scored", logprobs.size()},
+                          {"sum", sum},
+                          {"mean", mean},
+                          {"perplexity", std::exp(-mean)}});
   }
 
   // Natural-log probabilities of ids[first..], each given all before it.
@@ -134,7 +134,7 @@ absl::Status Score(const ScoreOptions& options) {
   MR_RETURN_IF_ERROR(scorer.Load());
   if (options.has_text) return scorer.Score({{"text", options.text}});
   return ForEachJsonLine(
-      std::cin, [&scorer](int64_t, const OrderedJson& line) { return scorer.Score(line); });
+      StandardInput(), [&scorer](int64_t, const OrderedJson& line) { return scorer.Score(line); });
 }
 
 }  // namespace

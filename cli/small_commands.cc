@@ -1,6 +1,4 @@
 // config, tasks, import: the subcommands of a few lines.
-#include <unistd.h>
-
 #include <cstdio>
 #include <memory>
 #include <utility>
@@ -9,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "cli/commands.h"
 #include "cli/json_lines.h"
+#include "cli/load_bar.h"
 #include "cli/machine_check.h"
 #include "common/config.h"
 #include "common/config_schema.h"
@@ -132,21 +131,16 @@ int DataCommand(const std::string& what, const std::vector<std::string>& overrid
   json["digest"] = (*task)->Digest();
   json["notes"] = (*task)->Notes();
   json["example"] = example;
-  PrintJsonLine(json);
-  return 0;
+  const absl::Status printed = PrintJsonLine(json);
+  return printed.ok() ? 0 : PrintFailure(printed);
 }
 
 int ImportCommand(const ImportOptions& options) {
   GgufImportOptions gguf;
   gguf.dtype = options.dtype;
-  const bool terminal = isatty(STDERR_FILENO) != 0;
-  if (terminal) {
-    gguf.progress = [](double fraction) {
-      std::fprintf(stderr, "\rimporting: %3.0f %%", 100 * fraction);
-    };
-  }
+  LoadBar bar("importing " + options.source);
+  gguf.progress = bar.callback();
   const absl::Status status = ImportGguf(options.source, options.dir, gguf);
-  if (terminal) std::fprintf(stderr, "\r\x1b[K");
   if (!status.ok()) {
     PrintError(status);
     return 1;

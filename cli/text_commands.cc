@@ -1,6 +1,4 @@
 // tokenize, detokenize, render: what only needs a model's tokenizer.
-#include <iostream>
-#include <iterator>
 #include <memory>
 #include <sstream>
 #include <utility>
@@ -33,33 +31,25 @@ absl::Status Tokenize(const TextOptions& options) {
   const auto print = [&](const std::string& text) {
     const std::vector<int32_t> ids =
         tokenizer->Encode(text, {options.special, options.add_special});
-    PrintJsonLine({{"ids", ids}, {"tokens", TokenTexts(*tokenizer, ids)}});
+    return PrintJsonLine({{"ids", ids}, {"tokens", TokenTexts(*tokenizer, ids)}});
   };
-  if (options.has_text) {
-    print(options.text);
-    return absl::OkStatus();
-  }
-  return ForEachJsonLine(std::cin, [&](int64_t, const OrderedJson& line) -> absl::Status {
-    if (line.is_string()) {
-      print(line.get<std::string>());
-      return absl::OkStatus();
-    }
+  if (options.has_text) return print(options.text);
+  return ForEachJsonLine(StandardInput(), [&](int64_t, const OrderedJson& line) -> absl::Status {
+    if (line.is_string()) return print(line.get<std::string>());
     MR_ASSIGN_OR_RETURN(const std::string text, TextMember(line, "text"));
-    print(text);
-    return absl::OkStatus();
+    return print(text);
   });
 }
 
 absl::Status Detokenize(const TextOptions& options) {
   MR_ASSIGN_OR_RETURN(const auto tokenizer, LoadTokenizer(options.dir));
-  return ForEachJsonLine(std::cin, [&](int64_t, const OrderedJson& line) -> absl::Status {
+  return ForEachJsonLine(StandardInput(), [&](int64_t, const OrderedJson& line) -> absl::Status {
     if (line.is_object() && !line.contains("ids")) {
       return absl::InvalidArgumentError("no \"ids\", and not an array either");
     }
     MR_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
                         TokenIdsOf(line.is_object() ? line["ids"] : line, tokenizer->vocab_size()));
-    PrintJsonLine({{"text", tokenizer->Decode(ids, options.special)}});
-    return absl::OkStatus();
+    return PrintJsonLine({{"text", tokenizer->Decode(ids, options.special)}});
   });
 }
 
@@ -68,15 +58,14 @@ absl::Status RenderOne(const Tokenizer& tokenizer, const RenderOptions& options,
   MR_ASSIGN_OR_RETURN(ChatRequest request, ParseChatRequest(json));
   if (options.no_generation_prompt) request.add_generation_prompt = false;
   MR_ASSIGN_OR_RETURN(const RenderedChat rendered, RenderChat(tokenizer, request));
-  PrintJsonLine({{"text", rendered.text},
-                 {"ids", rendered.ids},
-                 {"assistant_mask", rendered.assistant_mask}});
-  return absl::OkStatus();
+  return PrintJsonLine({{"text", rendered.text},
+                        {"ids", rendered.ids},
+                        {"assistant_mask", rendered.assistant_mask}});
 }
 
 absl::Status Render(const RenderOptions& options) {
   MR_ASSIGN_OR_RETURN(const auto tokenizer, LoadTokenizer(options.dir));
-  const std::string all{std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+  MR_ASSIGN_OR_RETURN(const std::string all, ReadAll(StandardInput()));
   // One conversation may be written over several lines.
   if (OrderedJson::accept(all)) return RenderOne(*tokenizer, options, all);
   std::istringstream lines(all);
