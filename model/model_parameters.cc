@@ -15,12 +15,18 @@ using Json = nlohmann::json;
 
 constexpr int64_t kMaxLayers = 10000;
 constexpr int64_t kMaxExperts = 4096;
+constexpr int64_t kMaxExpertsOfAllLayers = 1 << 18;  // each has three matrices with a name
 
 absl::Status ValidateExperts(const ModelConfig& config) {
   if (config.experts == 0) return absl::OkStatus();
   if (config.experts < 0 || config.experts > kMaxExperts) {
     return absl::InvalidArgumentError(
         absl::StrCat("\"num_experts\" is ", config.experts, ", expected 1 to ", kMaxExperts));
+  }
+  if (config.layers * config.experts > kMaxExpertsOfAllLayers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"num_experts\" ", config.experts, " in ", config.layers,
+                     " layers are more than the limit of ", kMaxExpertsOfAllLayers));
   }
   if (config.experts_per_token < 1 || config.experts_per_token > config.experts) {
     return absl::InvalidArgumentError(absl::StrCat("\"num_experts_per_tok\" is ",

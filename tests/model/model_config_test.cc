@@ -197,6 +197,11 @@ TEST(ModelConfig, ImpossibleExpertsAreNamed) {
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(name)))
         << value;
   }
+  Json json = Experts();  // either alone would do
+  json["num_hidden_layers"] = 10000;
+  json["num_experts"] = 4096;
+  EXPECT_THAT(ParseModelConfig(json.dump(), "config.json"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("more than the limit")));
 }
 
 TEST(ModelConfig, WhatItWritesReadsBackTheSame) {
