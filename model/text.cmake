@@ -1,6 +1,6 @@
 # Jinja templates.
 millrace_library(NAME jinja
-  SRCS jinja/text.cc jinja/value.cc jinja/print.cc jinja/lexer.cc jinja/expression_parser.cc jinja/parser.cc
+  SRCS jinja/text.cc jinja/value.cc jinja/print.cc jinja/lexer.cc jinja/expression_parser.cc jinja/suffix_parser.cc jinja/parser.cc
        jinja/interpreter.cc jinja/evaluate.cc jinja/members.cc jinja/functions.cc jinja/tests.cc jinja/methods.cc
        jinja/text_functions.cc jinja/filters.cc jinja/text_filters.cc jinja/sequence_filters.cc jinja/template.cc
        byte_level.cc unicode_classes.cc
