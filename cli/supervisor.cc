@@ -209,15 +209,19 @@ void Supervisor::Stop(const std::vector<Child*>& children) {
     if (child->process.has_value()) child->process->Signal(SIGTERM);
   }
   const absl::Time begin = Now();
-  bool told = false;
+  bool told = false, hurried = false;
   while (true) {
     std::vector<std::string> running;
     for (Child* child : children) {
-      if (child->process.has_value() && !child->process->Poll().has_value()) {
-        running.push_back(child->name);
-      }
+      if (Runs(*child)) running.push_back(child->name);
     }
     if (running.empty() || Now() - begin > options_.stop_grace) break;
+    if (!hurried && !Runs(learner())) {
+      hurried = true;
+      for (Child* child : children) {
+        if (Runs(*child)) child->process->Signal(SIGUSR1);
+      }
+    }
     if (!told && Now() - begin > options_.tell_after) {
       told = true;
       Notice(absl::StrCat("waiting for ", absl::StrJoin(running, ", "), " to end, at most ",
@@ -228,7 +232,7 @@ void Supervisor::Stop(const std::vector<Child*>& children) {
     absl::SleepFor(absl::Milliseconds(20));
   }
   for (Child* child : children) {
-    if (child->process.has_value() && !child->process->Poll().has_value()) {
+    if (Runs(*child)) {
       Notice(absl::StrCat(child->name, " did not end within ",
                           absl::FormatDuration(options_.stop_grace), "; killing it"));
       child->process->Signal(SIGKILL);

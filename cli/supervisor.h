@@ -75,7 +75,11 @@ class Supervisor {
   void LookForEndpoint(Child& child);
   absl::Status OnExit(Child& child, const ChildExit& exit, bool too_slow);
   void SampleMemory();
-  // SIGTERM, wait, SIGKILL.
+  static bool Runs(Child& child) {
+    return child.process.has_value() && !child.process->Poll().has_value();
+  }
+  // SIGTERM, wait, SIGKILL. Rollout servers go on with their groups for as long as the learner
+  // takes to end, then they are hurried.
   void Stop(const std::vector<Child*>& children);
   void StopAll();
   std::string EndpointPath(const Child& child) const;

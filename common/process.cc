@@ -29,6 +29,7 @@ namespace millrace {
 namespace {
 
 std::atomic<int> g_signals{0};
+std::atomic<bool> g_hurried{false};
 int g_stop_event = -1;  // readable for ever after the first signal
 
 constexpr char kGaveUpPayload[] = "millrace/gave_up";
@@ -37,6 +38,14 @@ extern "C" void OnStopSignal(int signal) {
   const int saved = errno;
   // A terminal that closes may tell twice, by the kernel and by its shell.
   if (g_signals.fetch_add(1) > 0 && signal != SIGHUP) _exit(130);
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t n = write(g_stop_event, &one, sizeof(one));
+  errno = saved;
+}
+
+extern "C" void OnHurrySignal(int) {
+  const int saved = errno;
+  g_hurried = true;
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t n = write(g_stop_event, &one, sizeof(one));
   errno = saved;
@@ -111,10 +120,14 @@ void InstallStopSignals() {
   struct sigaction hangup {};
   sigaction(SIGHUP, nullptr, &hangup);
   if (hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
+  action.sa_handler = OnHurrySignal;
+  sigaction(SIGUSR1, &action, nullptr);
   signal(SIGPIPE, SIG_IGN);  // a peer that went away is an error return, not a death
 }
 
-bool StopRequested() { return g_signals.load() > 0; }
+bool StopRequested() { return g_signals.load() > 0 || g_hurried.load(); }
+
+bool StopHurried() { return g_hurried.load(); }
 
 bool WaitForStopSignal(absl::Duration timeout) {
   const absl::Time deadline = Clock::Real()->Now() + timeout;

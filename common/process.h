@@ -78,9 +78,11 @@ absl::Status GaveUp(absl::Status status);
 // The pieces of RunRole that other programs use too.
 //
 // SIGTERM, SIGINT and SIGHUP (the terminal is gone; not when it was ignored, as under nohup) set a
-// flag; a second SIGTERM or SIGINT exits at once (130). SIGPIPE is ignored.
+// flag; a second SIGTERM or SIGINT exits at once (130). SIGUSR1 is a stop, or follows one, that
+// waits for nothing that can be left undone. SIGPIPE is ignored.
 void InstallStopSignals();
 bool StopRequested();
+bool StopHurried();  // by SIGUSR1
 // Waits until a stop signal or `timeout`; returns StopRequested().
 bool WaitForStopSignal(absl::Duration timeout);
 

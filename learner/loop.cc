@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr absl::Duration kBatchSlice = absl::Seconds(2);  // between looks at stopping()
+constexpr absl::Duration kBatchSlice = absl::Milliseconds(200);  // between looks at stopping()
 
 double SecondsSince(absl::Time start) {
   return absl::ToDoubleSeconds(Clock::Real()->Now() - start);

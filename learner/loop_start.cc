@@ -21,7 +21,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr absl::Duration kSlice = absl::Seconds(1);  // between looks at stopping()
+constexpr absl::Duration kSlice = absl::Milliseconds(200);  // between looks at stopping()
 
 // What a resumed run must have in common with the run that wrote the checkpoint. The number of
 // steps, addresses and the folder may change.

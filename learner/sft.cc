@@ -24,7 +24,9 @@ namespace {
 
 // Ids of warm-up problems start here, so that they are other ones than those of the GRPO steps.
 constexpr uint64_t kFirstProblem = uint64_t{1} << 32;
-constexpr int64_t kMaxDecodeBatch = 128;
+constexpr size_t kMaxDecodeBatch = 128;
+// Prompts at once: those of a whole batch may take long enough for someone to want to stop.
+constexpr size_t kPrefillBatch = 16;
 
 // A held-out problem being answered.
 struct Answer {
@@ -46,44 +48,61 @@ bool Ends(const Answer& answer, const Tokenizer& tokenizer, const std::vector<in
                      [&](const std::string& stop) { return absl::EndsWith(text, stop); });
 }
 
+// The next token of each answer.
+absl::Status Advance(Decoder* decoder, absl::Span<Answer* const> answers) {
+  std::vector<DecodeSequence> batch;
+  for (Answer* a : answers) {
+    batch.push_back({&a->kv[0],
+                     a->tokens.empty() ? absl::MakeConstSpan(a->prompt)
+                                       : absl::MakeConstSpan(a->tokens).last(1),
+                     true});
+  }
+  MR_ASSIGN_OR_RETURN(at::Tensor logits, decoder->Decode(batch));
+  const SampleRow greedy{SamplingParams{0, 0, 1}, 0, 0};
+  const std::vector<SampledToken> next =
+      Sample(logits, std::vector<SampleRow>(answers.size(), greedy));
+  for (size_t i = 0; i < answers.size(); ++i) answers[i]->tokens.push_back(next[i].id);
+  return absl::OkStatus();
+}
+
+// What all answers share.
+struct GreedyDecoding {
+  const Transformer& model;
+  const Tokenizer& tokenizer;
+  std::vector<std::string> stop_strings;
+  const GreedyOptions& options;
+};
+
 // Decodes up to max_new_tokens of each answer greedily, all in one batch.
-absl::Status DecodeGreedily(const Transformer& model, const Tokenizer& tokenizer,
-                            const std::vector<std::string>& stop_strings, int64_t max_new_tokens,
-                            absl::Span<Answer> answers) {
+absl::Status DecodeGreedily(const GreedyDecoding& shared, absl::Span<Answer> answers) {
+  const GreedyOptions& options = shared.options;
+  const ModelConfig& config = shared.model.config();
   int64_t capacity = 0;
   for (const Answer& a : answers) {
-    const int64_t tokens = static_cast<int64_t>(a.prompt.size()) + max_new_tokens;
+    const int64_t tokens = static_cast<int64_t>(a.prompt.size()) + options.max_new_tokens;
     capacity += (tokens / KvCache::kBlockTokens + 1) * KvCache::kBlockTokens;
   }
   MR_ASSIGN_OR_RETURN(std::unique_ptr<KvCache> cache,
-                      KvCache::Create(model.config(), capacity, model.device()));
-  Decoder decoder(&model, cache.get(), Decoder::Options());
-  const std::vector<int32_t> stop_ids = StopIds(tokenizer, model.config().eos_ids);
-  const SampleRow greedy{SamplingParams{0, 0, 1}, 0, 0};
+                      KvCache::Create(config, capacity, shared.model.device()));
+  Decoder decoder(&shared.model, cache.get(), Decoder::Options());
+  const std::vector<int32_t> stop_ids = StopIds(shared.tokenizer, config.eos_ids);
   for (Answer& a : answers) a.kv.push_back(cache->NewSequence());
   absl::Status status;
-  for (int64_t step = 0; step < max_new_tokens && status.ok(); ++step) {
-    std::vector<DecodeSequence> batch;
+  for (int64_t step = 0; step < options.max_new_tokens && status.ok(); ++step) {
     std::vector<Answer*> running;
     for (Answer& a : answers) {
-      if (a.done) continue;
-      running.push_back(&a);
-      batch.push_back(
-          {&a.kv[0],
-           step == 0 ? absl::MakeConstSpan(a.prompt) : absl::MakeConstSpan(a.tokens).last(1),
-           true});
+      if (!a.done) running.push_back(&a);
     }
     if (running.empty()) break;
-    absl::StatusOr<at::Tensor> logits = decoder.Decode(batch);
-    if (!logits.ok()) {
-      status = logits.status();
-      break;
+    const size_t at_once = step == 0 ? kPrefillBatch : running.size();
+    for (size_t begin = 0; begin < running.size() && status.ok(); begin += at_once) {
+      status = options.stopping && options.stopping()
+                   ? absl::CancelledError("the greedy check was stopped")
+                   : Advance(&decoder, absl::MakeSpan(running).subspan(begin, at_once));
     }
-    const std::vector<SampledToken> next =
-        Sample(*logits, std::vector<SampleRow>(running.size(), greedy));
-    for (size_t i = 0; i < running.size(); ++i) {
-      running[i]->tokens.push_back(next[i].id);
-      running[i]->done = Ends(*running[i], tokenizer, stop_ids, stop_strings);
+    if (!status.ok()) break;
+    for (Answer* a : running) {
+      a->done = Ends(*a, shared.tokenizer, stop_ids, shared.stop_strings);
     }
   }
   for (Answer& a : answers) a.kv.clear();  // before the cache goes
@@ -113,22 +132,20 @@ absl::StatusOr<SftExample> MakeExample(const Task& task, const Tokenizer& tokeni
 }  // namespace
 
 absl::StatusOr<GreedyResult> GreedyAccuracy(const Transformer& model, const Tokenizer& tokenizer,
-                                            const Task& task, int64_t problems,
-                                            int64_t max_new_tokens) {
-  std::vector<Answer> answers(static_cast<size_t>(problems));
+                                            const Task& task, const GreedyOptions& options) {
+  std::vector<Answer> answers(static_cast<size_t>(options.problems));
   for (size_t i = 0; i < answers.size(); ++i) {
     answers[i].problem = task.Make(Split::kEval, i);
     MR_ASSIGN_OR_RETURN(answers[i].prompt, EncodeProblem(tokenizer, answers[i].problem));
   }
   GreedyResult result;
-  result.problems = problems;
+  result.problems = options.problems;
+  const GreedyDecoding decoding{model, tokenizer, task.StopStrings(), options};
   try {
     c10::NoGradGuard no_grad;
-    for (int64_t begin = 0; begin < problems; begin += kMaxDecodeBatch) {
-      const auto count = static_cast<size_t>(std::min(kMaxDecodeBatch, problems - begin));
+    for (size_t begin = 0; begin < answers.size(); begin += kMaxDecodeBatch) {
       MR_RETURN_IF_ERROR(
-          DecodeGreedily(model, tokenizer, task.StopStrings(), max_new_tokens,
-                         absl::MakeSpan(answers).subspan(static_cast<size_t>(begin), count)));
+          DecodeGreedily(decoding, absl::MakeSpan(answers).subspan(begin, kMaxDecodeBatch)));
     }
   } catch (const std::exception& e) {
     return StatusFromException("greedy check", e);
@@ -157,21 +174,26 @@ class WarmUpRun {
   absl::StatusOr<WarmUpResult> Run() {
     MR_RETURN_IF_ERROR(Prepare());
     for (;;) {
-      MR_RETURN_IF_ERROR(Check());
+      const absl::Status checked = Check();
+      if (absl::IsCancelled(checked) && Stopping()) return Stopped();
+      MR_RETURN_IF_ERROR(checked);
       if (Ended()) return Finish();
       TakeMark();
       const int64_t until = std::min(step_ + interval_, config_.sft.steps);
       while (step_ < until) {
-        if (callbacks_.stopping && callbacks_.stopping()) {
-          result_.end = WarmUpEnd::kStopped;
-          return Finish();
-        }
+        if (Stopping()) return Stopped();
         MR_RETURN_IF_ERROR(TrainStep());
       }
     }
   }
 
  private:
+  bool Stopping() const { return callbacks_.stopping && callbacks_.stopping(); }
+  WarmUpResult Stopped() {
+    result_.end = WarmUpEnd::kStopped;
+    return Finish();
+  }
+
   absl::Status Prepare() {
     MR_ASSIGN_OR_RETURN(task_, MakeRunTask(config_));
     SftTrainer::Options o;
@@ -214,8 +236,9 @@ class WarmUpRun {
 
   absl::Status Check() {
     MR_ASSIGN_OR_RETURN(GreedyResult greedy,
-                        GreedyAccuracy(*model_, tokenizer_, *task_, config_.eval.problems,
-                                       config_.rollout.max_new_tokens));
+                        GreedyAccuracy(*model_, tokenizer_, *task_,
+                                       {config_.eval.problems, config_.rollout.max_new_tokens,
+                                        callbacks_.stopping}));
     result_.accuracy = greedy.accuracy();
     if (callbacks_.on_check) callbacks_.on_check(step_, greedy);
     return absl::OkStatus();

@@ -25,13 +25,17 @@ struct GreedyResult {
     return problems == 0 ? 0 : static_cast<double>(correct) / static_cast<double>(problems);
   }
 };
-// Greedy accuracy on held-out problems 0..problems-1, decoded in this process.
+struct GreedyOptions {
+  int64_t problems = 0;  // held-out problems 0..problems-1
+  int64_t max_new_tokens = 0;
+  std::function<bool()> stopping;  // asked before every decode step; may be empty
+};
+// Greedy accuracy on held-out problems, decoded in this process. CANCELLED when stopping() says so.
 absl::StatusOr<GreedyResult> GreedyAccuracy(const Transformer& model, const Tokenizer& tokenizer,
-                                            const Task& task, int64_t problems,
-                                            int64_t max_new_tokens);
+                                            const Task& task, const GreedyOptions& options);
 
 struct WarmUpCallbacks {
-  std::function<bool()> stopping;  // asked before every step
+  std::function<bool()> stopping;  // asked before every step, of training and of decoding
   std::function<void(int64_t step, const SftStepReport& report)> on_step;
   std::function<void(int64_t step, const GreedyResult& result)> on_check;
 };

@@ -14,6 +14,7 @@ namespace {
 
 constexpr absl::Duration kSlice = absl::Milliseconds(100);
 constexpr absl::Duration kHealthGrace = absl::Seconds(60);
+constexpr absl::Duration kFlush = absl::Seconds(1);
 constexpr absl::Duration kLogEvery = absl::Seconds(10);
 
 }  // namespace
@@ -253,13 +254,14 @@ absl::StatusOr<LeaseLoop::End> LeaseLoop::Run(const std::function<absl::StatusOr
   }
 }
 
-uint32_t LeaseLoop::Drain(absl::Duration timeout) {
+uint32_t LeaseLoop::Drain(absl::Duration timeout, const std::function<bool()>& enough) {
   const absl::Time deadline = state_->Now() + timeout;
   while (true) {
+    const bool over = enough && enough();
     {
       absl::MutexLock lock(&state_->mu);
       state_->draining = true;
-      if (state_->book.size() == 0 || state_->Now() >= deadline) break;
+      if (state_->book.size() == 0 || state_->Now() >= deadline || over) break;
     }
     state_->RenewDue();
     state_->PushReplacements();
@@ -277,6 +279,8 @@ uint32_t LeaseLoop::Drain(absl::Duration timeout) {
   }
   for (uint64_t request : cancel) state_->parts.engine->Cancel(request);
   state_->ReleaseQueued();
+  // What was sampled to its end and pushed is worth the moment that its answer takes.
+  if (!left.empty()) state_->parts.buffer->FlushPushes(kFlush).IgnoreError();
   return static_cast<uint32_t>(left.size());
 }
 

@@ -72,8 +72,9 @@ class LeaseLoop {
   absl::StatusOr<End> Run(const std::function<absl::StatusOr<bool>()>& stop);
 
   // Leases no more; waits up to `timeout` for the held groups to be pushed, then cancels the others
-  // and releases their leases. Returns how many those were.
-  uint32_t Drain(absl::Duration timeout);
+  // and releases their leases. Returns how many those were. Waits no longer once `enough` says so
+  // (asked every 100 ms; may be empty).
+  uint32_t Drain(absl::Duration timeout, const std::function<bool()>& enough = nullptr);
   bool draining() const;
 
   // OK while the buffer answers, or is out of reach for less than a minute.

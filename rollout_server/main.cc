@@ -142,7 +142,7 @@ absl::Status Work(Role& role, LeaseLoop* loop, Subscriber* subscriber, RolloutSe
   });
   const bool finished = end.ok() && (*end == LeaseLoop::End::kFinished || subscriber->finished());
   if (!finished) {
-    const uint32_t left = loop->Drain(end.ok() ? kDrainOnStop : absl::ZeroDuration());
+    const uint32_t left = loop->Drain(end.ok() ? kDrainOnStop : absl::ZeroDuration(), StopHurried);
     spdlog::info("rollout: stopped; {} unfinished groups given back", left);
     return end.status();
   }

@@ -33,6 +33,7 @@ while [ $# -gt 0 ]; do
   shift
 done
 trap 'echo "$name" >> "$run/stops"; exit 0' TERM
+trap '' USR1
 echo "$name $args" >> "$run/starts"
 )";
 constexpr char kAnnounce[] = R"(
@@ -282,6 +283,26 @@ TEST_F(SupervisorTest, AStopEndsEveryChildInOrder) {
               IsOkAndHolds(RunEnd::kStopped));
   const std::vector<std::string> stops = absl::StrSplit(Read("run/stops"), '\n', absl::SkipEmpty());
   ASSERT_EQ(stops.size(), 4u);
+  EXPECT_EQ(stops[3], "buffer");
+}
+
+TEST_F(SupervisorTest, RolloutServersGoOnUntilTheLearnerHasEndedAndNoLonger) {
+  // On SIGTERM a server works on, until it is hurried.
+  SetRole("rollout", absl::StrCat(kRole, R"(
+trap 'echo "$name" >> "$run/draining"' TERM
+trap 'echo "$name" >> "$run/stops"; exit 0' USR1
+)",
+                                  kAnnounce, kServe));
+  SetRole("learner", absl::StrCat(kRole, R"(
+trap 'until [ -e "$run/draining" ] && [ $(wc -l < "$run/draining") = 2 ]; do sleep 0.02; done
+  echo "$name" >> "$run/stops"; exit 0' TERM
+)",
+                                  kAnnounce, kServe));
+  EXPECT_THAT(Run([&] { stop_ = Announced("rollout-0") && Announced("rollout-1"); }),
+              IsOkAndHolds(RunEnd::kStopped));
+  const std::vector<std::string> stops = absl::StrSplit(Read("run/stops"), '\n', absl::SkipEmpty());
+  ASSERT_EQ(stops.size(), 4u) << Read("run/stops");
+  EXPECT_EQ(stops[0], "learner");
   EXPECT_EQ(stops[3], "buffer");
 }
 

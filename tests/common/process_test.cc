@@ -99,6 +99,19 @@ TEST_F(RoleTest, SigtermEndsItCleanly) {
   }
 }
 
+TEST_F(RoleTest, AHurriedStopIsACleanOneWhicheverSignalComesFirst) {
+  for (const auto& [first, second] : {std::pair(SIGTERM, SIGUSR1), std::pair(SIGUSR1, SIGTERM)}) {
+    SCOPED_TRACE(first);
+    ASSERT_OK(RemoveRecursively(run_dir_));
+    const pid_t pid = Start({"--config", config_, "--run-dir", run_dir_});
+    AwaitEvent(pid, "started");
+    kill(pid, first);
+    kill(pid, second);
+    EXPECT_EQ(Wait(pid), 0) << Output();
+    EXPECT_THAT(Events(), HasSubstr("stopping"));
+  }
+}
+
 TEST_F(RoleTest, ATerminalThatClosesTwiceDoesNotCutTheEndShort) {
   const pid_t pid = Start({"--config", config_, "--run-dir", run_dir_});
   AwaitEvent(pid, "started");

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -29,7 +30,9 @@ class FakeWorld {
  public:
   LearnerPorts Ports() {
     LearnerPorts ports;
-    ports.next_batch = [this](uint64_t step, int64_t, absl::Duration) -> absl::StatusOr<Batch> {
+    ports.next_batch = [this](uint64_t step, int64_t,
+                              absl::Duration wait) -> absl::StatusOr<Batch> {
+      longest_wait = std::max(longest_wait, wait);
       if (step == fail_at) return absl::UnavailableError("the buffer is gone");
       if (step == starve_at) return absl::DeadlineExceededError("0 of 3 groups are ready");
       if (step == stop_at) stopping = true;
@@ -68,7 +71,10 @@ class FakeWorld {
       if (version == die_publishing) return absl::AbortedError("died while publishing");
       return absl::OkStatus();
     };
-    ports.wait_activated = [](int64_t, int, absl::Duration) { return absl::OkStatus(); };
+    ports.wait_activated = [this](int64_t, int, absl::Duration wait) {
+      longest_wait = std::max(longest_wait, wait);
+      return absl::OkStatus();
+    };
     ports.finish = [this] { told_members = true; };
     ports.evaluate = [this](const EvalRequest& request) -> absl::StatusOr<EvalOutcome> {
       EvalOutcome outcome;
@@ -96,6 +102,7 @@ class FakeWorld {
   std::vector<int64_t> versions, published;
   std::vector<std::string> evaluations, events;
   size_t tensors_published = 0;
+  absl::Duration longest_wait;  // in one call that does not ask stopping()
 };
 
 class LoopTest : public ::testing::Test {
@@ -254,6 +261,14 @@ TEST_F(LoopTest, SavesWhatItLearnedWhenToldToStop) {
   EXPECT_FALSE(world.finished);
   EXPECT_THAT(world.committed, ElementsAre(2, 3));
   EXPECT_FALSE(fs::exists(dir_ / "run" / "summary.json"));
+}
+
+TEST_F(LoopTest, NoWaitIsLongerThanTheTimeThatAStopMayTake) {
+  config_.buffer.batch_wait_seconds = 600;
+  FakeWorld world;
+  ASSERT_TRUE(Run(world).ok());
+  EXPECT_GT(world.longest_wait, absl::ZeroDuration());
+  EXPECT_LE(world.longest_wait, absl::Milliseconds(200));
 }
 
 TEST_F(LoopTest, SaysWhatItWaitedForWhenNoBatchComes) {

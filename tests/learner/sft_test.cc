@@ -75,6 +75,17 @@ TEST_F(WarmUpTest, StopsWhenTold) {
   EXPECT_EQ(result.steps, 1);
 }
 
+TEST_F(WarmUpTest, StopsInTheMiddleOfAGreedyCheck) {
+  config_.sft.stop_low = 0.5;
+  int asked = 0;
+  callbacks_.stopping = [&asked] { return ++asked > 2; };
+  const WarmUpResult result = OrThrow(Run());
+  EXPECT_EQ(result.end, WarmUpEnd::kStopped);
+  EXPECT_EQ(result.steps, 0);
+  EXPECT_TRUE(checks_.empty()) << "a check that was not made says nothing";
+  EXPECT_LE(asked, 4) << "not one decode step more";
+}
+
 TEST_F(WarmUpTest, AnswersAnyNumberOfProblems) {
   // Large weights, so that the answers differ from problem to problem.
   for (const NamedParameter& parameter : model_->parameters()) {
@@ -83,9 +94,11 @@ TEST_F(WarmUpTest, AnswersAnyNumberOfProblems) {
   TaskOptions options;
   options.name = "sums";
   auto task = OrThrow(MakeTask(options));
-  const GreedyResult few = OrThrow(GreedyAccuracy(*model_, *run_model_.tokenizer, *task, 3, 8));
+  const GreedyResult few =
+      OrThrow(GreedyAccuracy(*model_, *run_model_.tokenizer, *task, {3, 8, nullptr}));
   EXPECT_EQ(few.problems, 3);
-  const GreedyResult many = OrThrow(GreedyAccuracy(*model_, *run_model_.tokenizer, *task, 200, 8));
+  const GreedyResult many =
+      OrThrow(GreedyAccuracy(*model_, *run_model_.tokenizer, *task, {200, 8, nullptr}));
   EXPECT_EQ(many.problems, 200);
   EXPECT_LE(few.correct, many.correct);
 }

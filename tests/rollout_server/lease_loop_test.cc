@@ -280,6 +280,14 @@ TEST_F(LeaseLoopTest, DrainWaitsForRunningGroups) {
   EXPECT_TRUE(buffer_.released().empty());
 }
 
+TEST_F(LeaseLoopTest, ADrainThatIsHurriedWaitsForNoGroup) {
+  buffer_.Offer(MakeLease(1, 5));
+  Start();
+  ASSERT_TRUE(engine_.AwaitRequests(1));
+  EXPECT_EQ(loop_->Drain(absl::Hours(1), [] { return true; }), 1u);
+  EXPECT_THAT(buffer_.released(), Contains(1u));
+}
+
 TEST_F(LeaseLoopTest, DrainReleasesWhatDoesNotFinishAndLeasesNoMore) {
   buffer_.Offer(MakeLease(1, 5));
   Start();
