@@ -18,6 +18,13 @@ struct TrainOptions {
 };
 int TrainCommand(const TrainOptions& options);
 
+struct InitOptions {
+  std::string config;                  // TOML file
+  std::vector<std::string> overrides;  // section.field=value
+  std::string run_dir;
+};
+int InitCommand(const InitOptions& options);
+
 int ConfigCheckCommand(const std::string& file, const std::vector<std::string>& overrides);
 int ConfigPrintCommand(const std::string& file, const std::vector<std::string>& overrides);
 int ConfigDocsCommand();

@@ -15,6 +15,7 @@ namespace {
 
 struct Flags {
   TrainOptions train, sft;
+  InitOptions init;
   std::string config_file;
   std::vector<std::string> config_overrides;
   ImportOptions import_gguf;
@@ -49,6 +50,14 @@ void DefineTrain(CLI::App& app, Flags& f, Action& action) {
          &f.train);
   f.sft.warm_up_only = true;
   define(app.add_subcommand("sft", "Only the supervised warm-up of a config"), &f.sft);
+  CLI::App* init =
+      app.add_subcommand("init", "Make the run directory of processes that are started one by one");
+  init->add_option("config", f.init.config, "TOML file of the run")->required();
+  init->add_option("--set", f.init.overrides, kSetHelp)->allow_extra_args(false);
+  init->add_option("--run-dir", f.init.run_dir,
+                   "Run directory. One that holds the same run is kept, another run is refused")
+      ->required();
+  init->callback([&f, &action] { action = [&f] { return InitCommand(f.init); }; });
 }
 
 void DefineConfig(CLI::App& app, Flags& f, Action& action) {

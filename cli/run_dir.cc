@@ -46,6 +46,28 @@ bool MayChange(const ConfigField& field) {
          kFields->count(field.full_name()) > 0;
 }
 
+// "learner.lr was 1e-05 and is now 0.5" for each field that differs and may change, or may not.
+std::vector<std::string> Differences(const RunConfig& old, const RunConfig& config,
+                                     bool may_change) {
+  std::vector<std::string> differences;
+  for (const ConfigField& field : ConfigSchema()) {
+    const std::string before = ConfigValueText(field, old);
+    const std::string now = ConfigValueText(field, config);
+    if (before != now && MayChange(field) == may_change) {
+      differences.push_back(absl::StrCat(field.full_name(), " was ", before, " and is now ", now));
+    }
+  }
+  return differences;
+}
+
+absl::Status CheckSameRun(const std::string& dir, const RunConfig& old, const RunConfig& config) {
+  const std::vector<std::string> differences = Differences(old, config, /*may_change=*/false);
+  if (differences.empty()) return absl::OkStatus();
+  return absl::AlreadyExistsError(absl::StrCat("run directory ", dir, " holds another run (",
+                                               absl::StrJoin(differences, "; "),
+                                               "); choose another with --run-dir"));
+}
+
 absl::Status CheckSameRun(const std::string& dir, const RunConfig& config) {
   const std::string path = JoinPath(dir, "config.toml");
   if (!FileExists(path)) {
@@ -53,18 +75,7 @@ absl::Status CheckSameRun(const std::string& dir, const RunConfig& config) {
         "run directory ", dir, " is not empty and holds no run; choose another with --run-dir"));
   }
   MR_ASSIGN_OR_RETURN(const RunConfig old, LoadConfig(path));
-  std::vector<std::string> differences;
-  for (const ConfigField& field : ConfigSchema()) {
-    const std::string before = ConfigValueText(field, old);
-    const std::string now = ConfigValueText(field, config);
-    if (before != now && !MayChange(field)) {
-      differences.push_back(absl::StrCat(field.full_name(), " was ", before, " and is now ", now));
-    }
-  }
-  if (differences.empty()) return absl::OkStatus();
-  return absl::AlreadyExistsError(absl::StrCat("run directory ", dir, " holds another run (",
-                                               absl::StrJoin(differences, "; "),
-                                               "); choose another with --run-dir"));
+  return CheckSameRun(dir, old, config);
 }
 
 absl::Status CheckNotFinished(const std::string& dir, const RunConfig& config) {
@@ -83,6 +94,17 @@ std::string Absolute(const std::string& path) {
   std::error_code error;
   const auto absolute = std::filesystem::absolute(path, error);
   return error ? path : absolute.lexically_normal().string();
+}
+
+// Children and later commands may run in another folder.
+void MakePathsAbsolute(const std::string& dir, RunConfig* config) {
+  config->run.dir = Absolute(dir);
+  if (!config->model.path.empty()) config->model.path = Absolute(config->model.path);
+  for (std::string& file : config->data.files) file = Absolute(file);
+  for (std::string& file : config->data.eval_files) file = Absolute(file);
+  for (std::string& part : config->task.parts) {
+    if (absl::StrContains(part, ".toml")) part = Absolute(part);
+  }
 }
 
 }  // namespace
@@ -131,14 +153,7 @@ absl::StatusOr<RunDir> PrepareRunDir(RunConfig config, const std::string& dir, a
     run.path = absl::StrCat("runs/", config.run.name, "-",
                             absl::FormatTime("%Y%m%d-%H%M%S", now, absl::LocalTimeZone()));
   }
-  // Children and later commands may run in another folder.
-  config.run.dir = Absolute(run.path);
-  if (!config.model.path.empty()) config.model.path = Absolute(config.model.path);
-  for (std::string& file : config.data.files) file = Absolute(file);
-  for (std::string& file : config.data.eval_files) file = Absolute(file);
-  for (std::string& part : config.task.parts) {
-    if (absl::StrContains(part, ".toml")) part = Absolute(part);
-  }
+  MakePathsAbsolute(run.path, &config);
   if (FileExists(run.path)) {
     MR_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDirectory(run.path));
     if (!names.empty() && names != std::vector<std::string>{kLockFile}) {
@@ -160,6 +175,30 @@ absl::StatusOr<RunDir> PrepareRunDir(RunConfig config, const std::string& dir, a
   MR_RETURN_IF_ERROR(MakeDirectories(JoinPath(run.path, "endpoints")));
   run.config = std::move(config);
   return run;
+}
+
+absl::StatusOr<RunInit> InitRunDir(RunConfig config, const std::string& dir) {
+  RunInit init;
+  MakePathsAbsolute(dir, &config);
+  MR_RETURN_IF_ERROR(CheckWritableDirectory(dir));
+  MR_ASSIGN_OR_RETURN(const RunLock lock, RunLock::Take(dir));
+  const std::string path = JoinPath(dir, "config.toml");
+  init.resumed =
+      FileExists(JoinPath(dir, "buffer.sqlite")) || FileExists(JoinPath(dir, "checkpoints/latest"));
+  if (init.resumed) {
+    MR_ASSIGN_OR_RETURN(RunConfig old, LoadConfig(path));
+    MakePathsAbsolute(dir, &old);
+    // Whoever did not look at the problems has nothing to say about them.
+    if (config.task.digest.empty()) config.task.digest = old.task.digest;
+    MR_RETURN_IF_ERROR(CheckSameRun(dir, old, config));
+    init.changes = Differences(old, config, /*may_change=*/true);
+    // A summary says that a run is over; with more steps it goes on.
+    if (CheckNotFinished(dir, config).ok()) {
+      MR_RETURN_IF_ERROR(RemoveRecursively(JoinPath(dir, "summary.json")));
+    }
+  }
+  MR_RETURN_IF_ERROR(WriteFileAtomically(path, PrintConfig(config)));
+  return init;
 }
 
 absl::Status AddPeakMemory(const std::string& run_dir,

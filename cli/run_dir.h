@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -41,6 +42,16 @@ struct RunDir {
 // Refused too while another process works in it; nothing in it is touched then.
 // PERMISSION_DENIED and the like name a directory that cannot be written.
 absl::StatusOr<RunDir> PrepareRunDir(RunConfig config, const std::string& dir, absl::Time now);
+
+struct RunInit {
+  bool resumed = false;              // there is a run in it that has come to something
+  std::vector<std::string> changes;  // "run.steps was 16 and is now 99"
+};
+// Writes the config into `dir` for processes that are started one by one (containers, rented
+// nodes). A run there that has come to something, a stored group or a checkpoint, goes on: it must
+// be the same run, as with PrepareRunDir, or ALREADY_EXISTS names the fields and nothing is
+// touched. May be called again and again, also while the processes run.
+absl::StatusOr<RunInit> InitRunDir(RunConfig config, const std::string& dir);
 
 // Adds "peak_memory_bytes" to summary.json.
 absl::Status AddPeakMemory(const std::string& run_dir,

@@ -55,6 +55,10 @@ TEST_F(CommandsTest, ConfigCheckSaysOkOrWhatIsWrong) {
   ExpectFailure("config check good.toml --set run.steps=x --set learner.loss=ppo", 2,
                 "--set learner.loss=ppo: learner.loss");
   ExpectFailure("config check missing.toml", 2, "missing.toml");
+  ExpectFailure("config check good.toml --set rollout.kv_tokens=1000000000000", 2,
+                "rollout.kv_tokens: 1000000000000 is not valid");
+  ExpectFailure("config check good.toml --set rollout.kv_tokens=1000000000", 2,
+                "good.toml: rollout.kv_tokens: 1000000000 tokens of this model take");
 }
 
 TEST_F(CommandsTest, EveryConfigOfTheTreeIsGood) {
@@ -85,6 +89,8 @@ TEST_F(CommandsTest, TrainRefusesWhatCannotWorkBeforeItWritesAnything) {
   ExpectFailure("train c.toml --run-dir run --set model.path=models/none", 1, "models/none");
   ExpectFailure("train c.toml --run-dir run --set model.path=models/none", 1, "millrace import");
   ExpectFailure("sft c.toml --run-dir run", 2, "nothing to train");
+  ExpectFailure("train c.toml --run-dir run --set rollout.kv_tokens=1000000000", 1,
+                "rollout.kv_tokens: 1000000000 tokens of this model take");
   EXPECT_FALSE(FileExists(Path("run")));
   ExpectFailure("train c.toml --run-dir /proc/run", 1, "run directory /proc/run cannot be used");
   ASSERT_OK(MakeDirectories(Path("photos")));
@@ -104,6 +110,34 @@ TEST_F(CommandsTest, APortInUseIsNamed) {
                   absl::StrCat("cannot listen on ", address, ": the port is in use"));
   }
   EXPECT_FALSE(FileExists(Path("run")));
+}
+
+// What each start of the containers does first.
+TEST_F(CommandsTest, TheContainersKeepTheConfigOfARunThatHasBegun) {
+  Write("c.toml", kConfig);
+  const auto init = [&](const std::string& variables) {
+    Result result;
+    const std::string command = absl::StrCat(
+        "cd ", dir_, " && PATH=", MILLRACE_BIN_DIR, ":$PATH MILLRACE_DATA=", dir_, "/data ",
+        variables, " bash ", MILLRACE_SOURCE_DIR, "/deploy/entrypoint init 2>&1 </dev/null");
+    result.code = RunShell(command, &result.output);
+    return result;
+  };
+  const Result first = init("MILLRACE_CONFIG=c.toml MILLRACE_SET='run.seed=7 run.steps=3'");
+  EXPECT_EQ(first.code, 0) << first.output;
+  EXPECT_EQ(LoadConfig(Path("data/run/config.toml"))->run.seed, 7);
+  Write("data/run/buffer.sqlite", "x");
+  const Result other = init("MILLRACE_CONFIG=c.toml");
+  EXPECT_EQ(other.code, 1) << other.output;
+  EXPECT_THAT(other.output, HasSubstr("run.seed was 7 and is now 0"));
+  const Result longer = init("MILLRACE_SET=run.steps=9");
+  EXPECT_EQ(longer.code, 0) << longer.output;
+  EXPECT_THAT(longer.output, HasSubstr("run.steps was 3 and is now 9"));
+  const Result plain = init("");
+  EXPECT_EQ(plain.code, 0) << plain.output;
+  EXPECT_THAT(plain.output, HasSubstr("Going on with run run"));
+  EXPECT_EQ(LoadConfig(Path("data/run/config.toml"))->run.seed, 7);
+  EXPECT_EQ(LoadConfig(Path("data/run/config.toml"))->run.steps, 9);
 }
 
 TEST_F(CommandsTest, ChatAndEvalNameWhatIsMissing) {

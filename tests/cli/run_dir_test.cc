@@ -14,6 +14,7 @@ namespace {
 using ::millrace::testing::IsOkAndHolds;
 using ::millrace::testing::StatusIs;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 const absl::Time kNow = absl::FromUnixSeconds(1700000000);
@@ -87,6 +88,63 @@ TEST_F(RunDirTest, ADirectoryThatWasOnlyLockedIsNew) {
   Write("run/run.lock", "1");
   ASSERT_OK_AND_ASSIGN(const RunDir run, PrepareRunDir(RunConfig(), Path("run"), kNow));
   EXPECT_FALSE(run.resumed);
+}
+
+TEST_F(RunDirTest, OneForProcessesStartedByHandHoldsTheConfig) {
+  RunConfig config;
+  config.run.seed = 5;
+  config.model.path = "models/x";
+  ASSERT_OK_AND_ASSIGN(const RunInit init, InitRunDir(config, Path("run")));
+  EXPECT_FALSE(init.resumed);
+  ASSERT_OK_AND_ASSIGN(const RunConfig written, LoadConfig(Path("run/config.toml")));
+  EXPECT_EQ(written.run.seed, 5);
+  EXPECT_EQ(written.run.dir, Path("run"));
+  EXPECT_EQ(written.model.path.front(), '/');
+  // Nothing has come of it yet.
+  config.run.seed = 6;
+  ASSERT_OK(InitRunDir(config, Path("run")));
+  EXPECT_EQ(LoadConfig(Path("run/config.toml"))->run.seed, 6);
+}
+
+TEST_F(RunDirTest, ARunThatHasBegunKeepsItsConfigButForWhatMayChange) {
+  for (const char* progress : {"run/buffer.sqlite", "run/checkpoints/latest"}) {
+    SCOPED_TRACE(progress);
+    TearDown();
+    SetUp();
+    ASSERT_OK(MakeDirectories(Path("run/checkpoints")));
+    RunConfig config;
+    config.model.path = "models/x";
+    config.task.digest = "abc";
+    // As written by hand: paths from where the processes run.
+    Write("run/config.toml", PrintConfig(config));
+    Write(progress, "x");
+    config.task.digest.clear();
+    config.run.steps = 99;
+    ASSERT_OK_AND_ASSIGN(const RunInit init, InitRunDir(config, Path("run")));
+    EXPECT_TRUE(init.resumed);
+    EXPECT_THAT(init.changes, ElementsAre("run.steps was 16 and is now 99"));
+    EXPECT_EQ(LoadConfig(Path("run/config.toml"))->run.steps, 99);
+    EXPECT_EQ(LoadConfig(Path("run/config.toml"))->task.digest, "abc");
+    config.run.seed = 1;
+    config.model.path = "models/y";
+    EXPECT_THAT(InitRunDir(config, Path("run")).status(),
+                StatusIs(absl::StatusCode::kAlreadyExists,
+                         AllOf(HasSubstr("run.seed was 0 and is now 1"),
+                               HasSubstr("model.path was \"/"), HasSubstr("/models/y\""))));
+    EXPECT_EQ(LoadConfig(Path("run/config.toml"))->run.seed, 0);
+  }
+}
+
+TEST_F(RunDirTest, ASummaryStaysUnlessThereAreMoreSteps) {
+  RunConfig config;
+  ASSERT_OK(InitRunDir(config, Path("run")));
+  Write("run/buffer.sqlite", "x");
+  Write("run/summary.json", "{\"steps\": 16}");
+  ASSERT_OK(InitRunDir(config, Path("run")));
+  EXPECT_TRUE(FileExists(Path("run/summary.json")));
+  config.run.steps = 20;
+  ASSERT_OK(InitRunDir(config, Path("run")));
+  EXPECT_FALSE(FileExists(Path("run/summary.json")));
 }
 
 TEST_F(RunDirTest, AFolderOfSomethingElseIsRefused) {
