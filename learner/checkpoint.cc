@@ -238,9 +238,8 @@ Checkpointer::~Checkpointer() {
   impl_->thread.join();
 }
 
-absl::StatusOr<std::shared_ptr<Checkpointer::Snapshot>> Checkpointer::Take(
-    const Transformer& model, const Tokenizer& tokenizer, const AdamW* optimizer,
-    TrainerState state) {
+absl::StatusOr<std::shared_ptr<Checkpointer::Snapshot>> Checkpointer::Take(const Source& source,
+                                                                           TrainerState state) {
   {
     // One snapshot at a time is held in memory.
     absl::MutexLock lock(&impl_->mu);
@@ -248,16 +247,17 @@ absl::StatusOr<std::shared_ptr<Checkpointer::Snapshot>> Checkpointer::Take(
   }
   auto job = std::make_shared<Snapshot>();
   try {
-    MR_ASSIGN_OR_RETURN(job->model, model.Clone());
-    if (optimizer != nullptr) {
-      job->first = optimizer->first_moment().to(at::kCPU, at::kFloat, false, /*copy=*/true);
-      job->second = optimizer->second_moment().to(at::kCPU, at::kFloat, false, /*copy=*/true);
-      state.optimizer_updates = optimizer->updates();
+    const bool copy = source.memory == Memory::kCopy;
+    MR_ASSIGN_OR_RETURN(job->model, copy ? source.model.Clone() : source.model.Share());
+    if (source.optimizer != nullptr) {
+      job->first = source.optimizer->first_moment().to(at::kCPU, at::kFloat, false, copy);
+      job->second = source.optimizer->second_moment().to(at::kCPU, at::kFloat, false, copy);
+      state.optimizer_updates = source.optimizer->updates();
     }
   } catch (const std::exception& e) {
     return StatusFromException(absl::StrCat("snapshot for ", CheckpointName(state.step)), e);
   }
-  job->tokenizer = &tokenizer;
+  job->tokenizer = &source.tokenizer;
   job->state = std::move(state);
   return job;
 }
@@ -271,7 +271,7 @@ void Checkpointer::Write(std::shared_ptr<Snapshot> snapshot) {
 absl::Status Checkpointer::Save(const Transformer& model, const Tokenizer& tokenizer,
                                 const AdamW* optimizer, TrainerState state) {
   MR_ASSIGN_OR_RETURN(std::shared_ptr<Snapshot> snapshot,
-                      Take(model, tokenizer, optimizer, std::move(state)));
+                      Take({model, tokenizer, optimizer}, std::move(state)));
   Write(std::move(snapshot));
   return absl::OkStatus();
 }

@@ -57,13 +57,19 @@ class Checkpointer {
   explicit Checkpointer(Options options);
   ~Checkpointer();  // waits for the write in progress
 
-  // Copies weights and moments for Write(). Waits for the write before it and returns its error, if
+  // Copies weights and moments for Write(), or, with kShare, refers to them: then nobody may change
+  // them until the write ended. Waits for the write before it and returns its error, if
   // any. `optimizer` may be null (no moments are saved); `tokenizer` must live until the write
   // ended.
   struct Snapshot;
-  absl::StatusOr<std::shared_ptr<Snapshot>> Take(const Transformer& model,
-                                                 const Tokenizer& tokenizer, const AdamW* optimizer,
-                                                 TrainerState state);
+  enum class Memory { kCopy, kShare };
+  struct Source {
+    const Transformer& model;
+    const Tokenizer& tokenizer;
+    const AdamW* optimizer;
+    Memory memory = Memory::kCopy;
+  };
+  absl::StatusOr<std::shared_ptr<Snapshot>> Take(const Source& source, TrainerState state);
   // Starts writing in the background.
   void Write(std::shared_ptr<Snapshot> snapshot);
   // Take and Write.

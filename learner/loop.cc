@@ -124,7 +124,9 @@ absl::Status LearnerLoop::OneStep(int64_t step) {
   const bool last = step == config_.run.steps;
   std::shared_ptr<Checkpointer::Snapshot> snapshot;
   if (last || step % std::max<int64_t>(config_.learner.checkpoint_every, 1) == 0) {
-    MR_ASSIGN_OR_RETURN(snapshot, TakeSnapshot());
+    // Nothing changes the weights after the last step.
+    MR_ASSIGN_OR_RETURN(
+        snapshot, TakeSnapshot(last ? Checkpointer::Memory::kShare : Checkpointer::Memory::kCopy));
   }
   enter("log", "checkpoint");
   seconds["total"] = SecondsSince(start);
@@ -217,16 +219,19 @@ absl::Status LearnerLoop::Publish(int64_t version) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<Checkpointer::Snapshot>> LearnerLoop::TakeSnapshot() {
+absl::StatusOr<std::shared_ptr<Checkpointer::Snapshot>> LearnerLoop::TakeSnapshot(
+    Checkpointer::Memory memory) {
   time_.Enter("checkpoint");
   state_.schedule_updates = trainer_->schedule_updates();
   state_.skipped_updates = trainer_->skipped_updates();
   state_.seconds = PhaseSeconds();
-  return checkpointer_->Take(*model_, *run_model_.tokenizer, &trainer_->optimizer(), state_);
+  return checkpointer_->Take({*model_, *run_model_.tokenizer, &trainer_->optimizer(), memory},
+                             state_);
 }
 
 absl::Status LearnerLoop::SaveCheckpoint() {
-  MR_ASSIGN_OR_RETURN(std::shared_ptr<Checkpointer::Snapshot> snapshot, TakeSnapshot());
+  MR_ASSIGN_OR_RETURN(std::shared_ptr<Checkpointer::Snapshot> snapshot,
+                      TakeSnapshot(Checkpointer::Memory::kShare));
   checkpointer_->Write(std::move(snapshot));
   saved_step_ = state_.step;
   return absl::OkStatus();

@@ -73,7 +73,7 @@ class LearnerLoop {
   absl::Status OneStep(int64_t step);
   absl::StatusOr<Batch> AwaitBatch(int64_t step);
   absl::Status Publish(int64_t version);
-  absl::StatusOr<std::shared_ptr<Checkpointer::Snapshot>> TakeSnapshot();
+  absl::StatusOr<std::shared_ptr<Checkpointer::Snapshot>> TakeSnapshot(Checkpointer::Memory memory);
   absl::Status SaveCheckpoint();
   absl::Status WriteStepLine(const Batch& batch, const StepReport& report,
                              const std::map<std::string, double>& seconds);

@@ -122,13 +122,19 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(const std::string
       });
 }
 
+absl::StatusOr<std::unique_ptr<Transformer>> Transformer::OfWeights(at::Tensor flat) const {
+  auto other = std::unique_ptr<Transformer>(
+      new Transformer(std::make_unique<Impl>(impl_->config, std::move(flat))));
+  other->set_compute_type(impl_->compute);
+  return other;
+}
+
 absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Clone() const {
-  return CatchTorch("copying a model", [&]() -> absl::StatusOr<std::unique_ptr<Transformer>> {
-    auto copy = std::unique_ptr<Transformer>(
-        new Transformer(std::make_unique<Impl>(impl_->config, impl_->flat.clone())));
-    copy->set_compute_type(impl_->compute);
-    return copy;
-  });
+  return CatchTorch("copying a model", [&] { return OfWeights(impl_->flat.clone()); });
+}
+
+absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Share() const {
+  return CatchTorch("sharing a model", [&] { return OfWeights(impl_->flat); });
 }
 
 const ModelConfig& Transformer::config() const { return impl_->config; }

@@ -50,6 +50,8 @@ class Transformer {
                                                            const LoadOptions& options = {});
   // The same weights as an independent copy (a frozen reference).
   absl::StatusOr<std::unique_ptr<Transformer>> Clone() const;
+  // The same weights in the same memory, for readers.
+  absl::StatusOr<std::unique_ptr<Transformer>> Share() const;
   ~Transformer();
 
   const ModelConfig& config() const;
@@ -89,6 +91,7 @@ class Transformer {
  private:
   struct Impl;
   explicit Transformer(std::unique_ptr<Impl> impl);
+  absl::StatusOr<std::unique_ptr<Transformer>> OfWeights(at::Tensor flat) const;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -104,6 +104,22 @@ TEST_F(CheckpointTest, ResumesToTheSameBitsAsTheRunThatNeverStopped) {
   EXPECT_TRUE(at::equal(model->flat_parameters(), whole->flat_parameters()));
 }
 
+TEST_F(CheckpointTest, ASnapshotThatSharesMemoryIsWrittenFromTheLiveWeights) {
+  auto model = TinyModel();
+  auto shared = OrThrow(model->Share());
+  EXPECT_EQ(shared->flat_parameters().data_ptr(), model->flat_parameters().data_ptr());
+  auto adam = OrThrow(
+      AdamW::Create(model->flat_parameters(), model->flat_gradients(), DecayRanges(*model), {}));
+  Checkpointer checkpointer(Options());
+  auto snapshot = OrThrow(
+      checkpointer.Take({*model, *tokenizer_, adam.get(), Checkpointer::Memory::kShare}, State(7)));
+  model->flat_parameters().fill_(0.25);  // before the write: seen by it
+  checkpointer.Write(std::move(snapshot));
+  ASSERT_TRUE(checkpointer.Wait().ok());
+  auto saved = OrThrow(Transformer::Load(*OrThrow(FindLatestCheckpoint(dir_.string())), at::kCPU));
+  EXPECT_TRUE(at::equal(saved->flat_parameters(), model->flat_parameters()));
+}
+
 TEST_F(CheckpointTest, KeepsTheNewestInHuggingFaceLayoutAndCommitsEach) {
   auto model = TinyModel();
   auto adam = OrThrow(
