@@ -8,8 +8,8 @@
 
 namespace millrace {
 
-// Architectures llama (which llama.cpp calls Mistral too), qwen2, qwen3, qwen3moe. UNIMPLEMENTED names
-// another, or a value that changes the maths; INVALID_ARGUMENT a missing or impossible one.
+// Architectures llama (which llama.cpp calls Mistral too), qwen2, qwen3, qwen3moe. UNIMPLEMENTED
+// names another, or a value that changes the maths; INVALID_ARGUMENT a missing or impossible one.
 // tie_word_embeddings is left false. Not validated yet, see ValidateModelConfig.
 absl::StatusOr<ModelConfig> GgufModelConfig(const GgufReader& gguf);
 
