@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #include "model/kernels/bf16_block.h"
+#include "model/kernels/bf16_pairs.h"
 
 namespace millrace::bf16 {
 namespace {
@@ -11,19 +12,9 @@ namespace {
 
 int64_t Min(int64_t a, int64_t b) { return a < b ? a : b; }
 int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
-__mmask16 FirstLanes(int64_t n) {
-  return n >= 16 ? 0xFFFF : n <= 0 ? 0 : static_cast<__mmask16>((1u << n) - 1);
-}
 
 // A packed panel of R lines (rows of a or columns of b) holds pairs of neighbours along k: element
 // (line, i) is the 16-bit number [(i / 2 * R + line) * 2 + i % 2].
-
-// 32 numbers of one line as 16 pairs.
-__m512i Pairs(const float* x, int64_t count) {
-  const __m512 low = _mm512_maskz_loadu_ps(FirstLanes(count), x);
-  const __m512 high = _mm512_maskz_loadu_ps(FirstLanes(count - 16), x + 16);
-  return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
-}
 
 // v[i] lane j <-> v[j] lane i, of 32-bit lanes.
 void Transpose(__m512i* v) {

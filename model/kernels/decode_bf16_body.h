@@ -1,22 +1,12 @@
 // Products of bf16 factors: part of decode_kernels_body.h, for a set with AVX512_BF16. Numbers lie
 // in pairs of neighbours along k, as the dot-product instruction takes them.
 
-// Sixteen pairs, of the 32 numbers from x[0]; zeros from x[n].
-MR_INLINE __m512i RoundedPairs(const float* x, int64_t n) {
-  const auto lanes = [](int64_t count) __attribute__((always_inline)) {
-    return static_cast<__mmask16>(count >= 16 ? 0xFFFF : count <= 0 ? 0 : (1 << count) - 1);
-  };
-  const __m512 low = _mm512_maskz_loadu_ps(lanes(n), x);
-  const __m512 high = _mm512_maskz_loadu_ps(lanes(n - 16), x + 16);
-  return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
-}
-
 void RoundBf16(const float* x, int64_t n, uint16_t* out) {
   const int64_t even = (n + 1) / 2 * 2;
   int64_t i = 0;
-  for (; i + 32 <= even; i += 32) _mm512_storeu_si512(out + i, RoundedPairs(x + i, n - i));
-  const __mmask16 rest = static_cast<__mmask16>((1 << ((even - i) / 2)) - 1);
-  if (i < even) _mm512_mask_storeu_epi32(out + i, rest, RoundedPairs(x + i, n - i));
+  for (; i + 32 <= even; i += 32) _mm512_storeu_si512(out + i, bf16::Pairs(x + i, n - i));
+  const __mmask16 rest = bf16::FirstLanes((even - i) / 2);
+  if (i < even) _mm512_mask_storeu_epi32(out + i, rest, bf16::Pairs(x + i, n - i));
 }
 
 void PackPanelBf16(const float* const* rows, int64_t k, uint16_t* out) {
@@ -25,7 +15,7 @@ void PackPanelBf16(const float* const* rows, int64_t k, uint16_t* out) {
     const int64_t pairs = k - k0 >= 32 ? 16 : (k - k0 + 1) / 2;
     for (int j = 0; j < kCols; ++j) {
       alignas(64) uint32_t line[16] = {};
-      if (rows[j] != nullptr) _mm512_store_si512(line, RoundedPairs(rows[j] + k0, k - k0));
+      if (rows[j] != nullptr) _mm512_store_si512(line, bf16::Pairs(rows[j] + k0, k - k0));
       uint32_t* column = reinterpret_cast<uint32_t*>(out) + k0 / 2 * kCols + j;
       for (int64_t p = 0; p < pairs; ++p) column[p * kCols] = line[p];
     }

@@ -1,4 +1,4 @@
-#include <immintrin.h>
+#include "model/kernels/bf16_pairs.h"
 
 #define MILLRACE_KERNEL_SET avx512_bf16
 #define MILLRACE_KERNEL_LANES 16
