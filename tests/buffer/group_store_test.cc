@@ -3,9 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <map>
-#include <string>
 #include <vector>
 
 #include "tests/buffer/small_store.h"

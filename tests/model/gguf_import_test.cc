@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <zlib.h>
 
 #include <cstring>
 #include <filesystem>
@@ -12,7 +11,6 @@
 
 #include "absl/strings/str_format.h"
 #include "common/files.h"
-#include "model/byte_level.h"
 #include "model/model_config.h"
 #include "model/rope.h"
 #include "model/safetensors.h"

@@ -4,15 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <sstream>
-#include <tuple>
 
-#include "absl/strings/str_cat.h"
 #include "common/files.h"
 #include "model/rope.h"
 #include "nlohmann/json.hpp"
-#include "spdlog/sinks/ostream_sink.h"
-#include "spdlog/spdlog.h"
 #include "tests/model/temp_dir.h"
 #include "tests/model/valid_config.h"
 #include "tests/testing/status_matchers.h"
