@@ -181,6 +181,15 @@ void BucketServer::Offer(std::shared_ptr<VersionBytes> version) {
   Wake();
 }
 
+void BucketServer::Forget(int64_t version) {
+  std::shared_ptr<VersionBytes> dropped;  // released after the lock
+  absl::MutexLock lock(&impl_->mu);
+  auto it = impl_->versions.find(version);
+  if (it == impl_->versions.end()) return;
+  dropped = std::move(it->second);
+  impl_->versions.erase(it);
+}
+
 void BucketServer::Retain(const std::set<int64_t>& versions) {
   std::vector<std::shared_ptr<VersionBytes>> dropped;  // released after the lock
   if (versions.empty()) return;

@@ -51,6 +51,7 @@ class Coordinator::Impl : public v1::WeightSync::CallbackService {
                               v1::MembersReply* reply) override;
 
   void SetVersion(v1::Manifest manifest);
+  bool Withdraw();
   void Finish();
   void Shutdown();
   absl::Status WaitActivated(int64_t version, int members, absl::Duration timeout);
@@ -100,6 +101,7 @@ class Coordinator::Impl : public v1::WeightSync::CallbackService {
   Membership membership_ ABSL_GUARDED_BY(mu_);
   v1::Manifest newest_ ABSL_GUARDED_BY(mu_);
   bool has_version_ ABSL_GUARDED_BY(mu_) = false;
+  bool withdrawn_ ABSL_GUARDED_BY(mu_) = false;  // newest_ is not offered any more
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<Waiting> waiting_ ABSL_GUARDED_BY(mu_);
@@ -183,7 +185,7 @@ bool Coordinator::Impl::TryAnswer(const Waiting& poll, absl::Time now, Answers* 
   } else if (absl::Status known = membership_.Heartbeat(poll.member_id, poll.have_version, now);
              !known.ok()) {
     status = known;
-  } else if (has_version_ && newest_.version() > poll.have_version) {
+  } else if (has_version_ && !withdrawn_ && newest_.version() > poll.have_version) {
     FillOffer(poll.member_id, now, poll.reply);
   } else if (now < poll.deadline) {
     return false;
@@ -237,6 +239,7 @@ ServerUnaryReactor* Coordinator::Impl::Report(CallbackServerContext* context,
     status = membership_.Report(request->member_id(), request->version(), stage, request->error(),
                                 Clock::Real()->Now());
     auto it = membership_.members().find(request->member_id());
+    if (request->dropped()) membership_.Dropped(request->member_id(), request->version());
     if (status.ok() && stage == SyncStage::kFailed && it != membership_.members().end()) {
       failures_metric_.Increment();
       spdlog::warn("weight sync: member '{}' failed version {}: {}", it->second.name,
@@ -291,12 +294,20 @@ void Coordinator::Impl::SetVersion(v1::Manifest manifest) {
     absl::MutexLock lock(&mu_);
     newest_ = std::move(manifest);
     has_version_ = true;
+    withdrawn_ = false;
     version_gauge_.Set(static_cast<double>(newest_.version()));
     AnswerWaiting(Clock::Real()->Now(), &answers);
     UpdateGauges();
   }
   Send(answers);
   TellVersionsInUse();
+}
+
+bool Coordinator::Impl::Withdraw() {
+  absl::MutexLock lock(&mu_);
+  if (membership_.VersionsInUse().count(newest_.version()) > 0) return false;
+  withdrawn_ = true;
+  return true;
 }
 
 void Coordinator::Impl::Finish() {
@@ -414,6 +425,7 @@ Coordinator::Coordinator(Options options, Metrics* metrics,
 Coordinator::~Coordinator() = default;
 grpc::Service* Coordinator::service() { return impl_.get(); }
 void Coordinator::SetVersion(v1::Manifest manifest) { impl_->SetVersion(std::move(manifest)); }
+bool Coordinator::Withdraw() { return impl_->Withdraw(); }
 void Coordinator::Finish() { impl_->Finish(); }
 void Coordinator::Shutdown() { impl_->Shutdown(); }
 absl::Status Coordinator::WaitActivated(int64_t version, int members, absl::Duration timeout) {

@@ -40,6 +40,9 @@ class Coordinator {
   grpc::Service* service();
   // Offers a version to everybody; waiting polls are answered at once.
   void SetVersion(v1::Manifest manifest);
+  // Takes the newest version back, so that its memory can be used for the next: polls wait until
+  // SetVersion. False, with nothing changed, while some member is still fetching it.
+  bool Withdraw();
   // Every poll is answered with finished.
   void Finish();
   // Answers everything that waits, and refuses what comes. To be called before the gRPC server is

@@ -87,6 +87,7 @@ absl::Status Membership::Offer(uint64_t id, int64_t version, absl::Time now) {
   member->offered_version = version;
   member->offered_at = now;
   member->stage = SyncStage::kNone;
+  member->holds = true;
   std::vector<uint64_t>& chain = chains_[version];
   chain.erase(std::remove(chain.begin(), chain.end(), id), chain.end());
   chain.push_back(id);
@@ -122,6 +123,11 @@ absl::Status Membership::Report(uint64_t id, int64_t version, SyncStage stage, s
   return absl::OkStatus();
 }
 
+void Membership::Dropped(uint64_t id, int64_t version) {
+  auto it = members_.find(id);
+  if (it != members_.end() && it->second.offered_version == version) it->second.holds = false;
+}
+
 absl::Status Membership::Leave(uint64_t id) {
   MR_RETURN_IF_ERROR(Find(id).status());
   LeaveChains(id);
@@ -154,7 +160,10 @@ std::vector<const Membership::Member*> Membership::Chain(int64_t version, absl::
     const bool fetching = member.offered_version == version && member.syncing();
     const bool slow =
         member.stage < SyncStage::kTransferred && now - member.offered_at > options_.slow_after;
-    if (member.active_version == version || (fetching && !slow)) chain.push_back(&member);
+    const bool holds = member.holds || member.offered_version != version;
+    if (holds && (member.active_version == version || (fetching && !slow))) {
+      chain.push_back(&member);
+    }
   }
   return chain;
 }

@@ -41,6 +41,7 @@ class Membership {
     int64_t active_version = -1;
     int64_t offered_version = -1;        // newest offered; `stage` is about it
     SyncStage stage = SyncStage::kNone;  // kNone after the offer: not yet prepared
+    bool holds = true;                   // can be a source of offered_version
     std::string last_error;
     absl::Time last_heard;
     absl::Time offered_at;
@@ -67,6 +68,8 @@ class Membership {
   // backwards.
   absl::Status Report(uint64_t id, int64_t version, SyncStage stage, std::string error,
                       absl::Time now);
+  // The member does not keep the bytes of `version`: it leaves the chain.
+  void Dropped(uint64_t id, int64_t version);
   absl::Status Leave(uint64_t id);
   // Removes the silent; returns their names.
   std::vector<std::string> Expire(absl::Time now);
@@ -74,7 +77,7 @@ class Membership {
   uint64_t epoch() const { return epoch_; }
   const std::map<uint64_t, Member>& members() const { return members_; }
   // Members that have `version` or are fetching it, in the order of the offers. Left out are those
-  // that failed it, went on to another, or are slow.
+  // that failed it, went on to another, dropped its bytes, or are slow.
   std::vector<const Member*> Chain(int64_t version, absl::Time now) const;
   // Versions that some member is still fetching.
   std::set<int64_t> VersionsInUse() const;

@@ -105,6 +105,8 @@ absl::Status Publisher::Publish(int64_t version, absl::Span<const NamedSpan> ten
                       LayOutManifest(tensors, static_cast<uint64_t>(impl_->options.bucket_bytes)));
   manifest.run = impl_->options.run;
   manifest.version = version;
+  // One version in memory where nobody reads, not two.
+  if (impl_->coordinator->Withdraw()) impl_->server->Forget(this->version());
   MR_ASSIGN_OR_RETURN(std::shared_ptr<VersionBuffer> buffer, impl_->pool.Take(manifest.total_size));
   WriteVersion(tensors, impl_->options.copy_threads, buffer.get(), &manifest);
   v1::Manifest proto = ToProto(manifest);

@@ -60,7 +60,9 @@ class Publisher {
 
   // Copies the bytes (the caller may change them after the return), computes digests, and offers
   // `version` to every member. Does not wait for them. `version` must be above the last one. A
-  // version that is still being transferred stays whole until its readers are done.
+  // version that is still being transferred stays whole until its readers are done; where there
+  // are none its memory is used again, and who joins meanwhile waits for the new one. After
+  // RESOURCE_EXHAUSTED no version may be on offer until the next Publish.
   absl::Status Publish(int64_t version, absl::Span<const NamedSpan> tensors);
   // Waits until at least `members` members have activated a version >= `version`. DEADLINE_EXCEEDED
   // names who has not, and their stage.

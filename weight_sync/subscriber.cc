@@ -123,6 +123,7 @@ void Subscriber::Impl::ReportStage(SyncStage reached, const std::string& error,
   request.set_error(error);
   request.set_bytes(progress.bytes);
   request.set_seconds(progress.seconds);
+  request.set_dropped(progress.dropped);
   // A report that does not arrive is made up for by the next poll.
   if (client->Report(request).ok()) Heard();
 }

@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -76,6 +77,8 @@ absl::StatusOr<std::shared_ptr<VersionBuffer>> VersionBufferPool::Take(uint64_t 
     if (!shared_->free.empty()) {
       buffer = std::move(shared_->free.back());
       shared_->free.pop_back();
+      std::move(shared_->free.begin(), shared_->free.end(), std::back_inserter(unfit));
+      shared_->free.clear();
     }
   }
   unfit.clear();

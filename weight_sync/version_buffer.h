@@ -44,7 +44,8 @@ class VersionBuffer {
 // outlive the pool.
 class VersionBufferPool {
  public:
-  // At most `keep` buffers are kept for reuse, and only those of the size asked for last.
+  // At most `keep` buffers are kept for reuse, and only those of the size asked for last; what a
+  // Take does not need of them is given back to the system.
   explicit VersionBufferPool(size_t keep = 2);
   absl::StatusOr<std::shared_ptr<VersionBuffer>> Take(uint64_t size);
 

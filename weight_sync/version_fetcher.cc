@@ -126,12 +126,16 @@ absl::Status VersionFetcher::Fetch(const Offer& offer, const OnStage& on_stage) 
   }
   reached(SyncStage::kVerified, "verify");
 
-  const VersionBytes& bytes = *assembly->bytes();
-  absl::Status activated =
-      receiver_->Activate(version, SpansOver(bytes.manifest(), bytes.buffer().data()),
-                          Clock::Real()->Now() + options_.activate_deadline);
+  const VersionBuffer& buffer = assembly->bytes()->buffer();
+  absl::Status activated = receiver_->Activate(version, SpansOver(offer.manifest, buffer.data()),
+                                               Clock::Real()->Now() + options_.activate_deadline);
   MR_RETURN_IF_ERROR(Staged("activate", version, activated));
   server_->Retain({version});
+  // The learner's own memory goes back to it before it hears that the version is active here, so
+  // that it can write the next version there. Others reach the learner as well as this host.
+  progress.dropped = !buffer.writable();
+  if (progress.dropped) server_->Forget(version);
+  assembly.reset();
   reached(SyncStage::kActivated, "activate");
   return absl::OkStatus();
 }

@@ -32,6 +32,7 @@ class VersionFetcher {
   struct Progress {
     uint64_t bytes = 0;
     double seconds = 0;
+    bool dropped = false;  // the bytes are not kept for other members
   };
   using OnStage = std::function<void(SyncStage, const Progress&)>;
 

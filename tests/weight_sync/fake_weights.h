@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +17,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
 #include "weight_sync/publisher.h"
 #include "weight_sync/subscriber.h"
@@ -54,6 +57,18 @@ class FakeWeights {
   std::vector<std::vector<std::byte>> storage_;
   std::vector<NamedSpan> spans_;
 };
+
+// Version buffers that this process has mapped; one that is mapped twice counts once.
+inline size_t MappedVersions() {
+  std::ifstream maps("/proc/self/maps");
+  std::set<std::string> inodes;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("/memfd:millrace-version") == std::string::npos) continue;
+    const std::vector<std::string> fields = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    inodes.insert(fields[4]);
+  }
+  return inodes.size();
+}
 
 // Remembers the bytes of the active version. Thread-safe.
 class FakeReceiver : public WeightReceiver {

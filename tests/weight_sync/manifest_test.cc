@@ -314,5 +314,16 @@ TEST(VersionBufferPool, ReusesMemoryOnlyAfterTheLastReaderLetGo) {
   EXPECT_EQ((*pool.Take(8192))->data(), memory);
 }
 
+TEST(VersionBufferPool, GivesBackWhatATakeDoesNotNeed) {
+  VersionBufferPool pool;
+  const size_t before = MappedVersions();
+  std::shared_ptr<VersionBuffer> first = *pool.Take(8192), second = *pool.Take(8192);
+  first.reset();
+  second.reset();
+  EXPECT_EQ(MappedVersions(), before + 2);
+  first = *pool.Take(8192);
+  EXPECT_EQ(MappedVersions(), before + 1);
+}
+
 }  // namespace
 }  // namespace millrace

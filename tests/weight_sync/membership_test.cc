@@ -125,6 +125,20 @@ TEST(RelayPlan, LeavesOutWhoFailedWentOnOrIsSlow) {
   EXPECT_THAT(ChainNames(m, 1), ElementsAre("c"));
 }
 
+TEST(RelayPlan, LeavesOutWhoDroppedItsBytesUntilTheNextVersion) {
+  Membership m(TestOptions());
+  uint64_t a = JoinAs(&m, "a"), b = JoinAs(&m, "b");
+  for (uint64_t id : {a, b}) ASSERT_TRUE(m.Offer(id, 1, kStart).ok());
+  m.Dropped(a, 1);
+  ASSERT_TRUE(m.Report(a, 1, SyncStage::kActivated, "", kStart).ok());
+  EXPECT_THAT(ChainNames(m, 1), ElementsAre("b"));
+  m.Dropped(b, 0);   // not what was offered to it
+  m.Dropped(77, 1);  // a stranger
+  EXPECT_THAT(ChainNames(m, 1), ElementsAre("b"));
+  ASSERT_TRUE(m.Offer(a, 2, kStart).ok());
+  EXPECT_THAT(ChainNames(m, 2), ElementsAre("a"));
+}
+
 // Random members that join, leave, crash, lag and report; after each step the invariants hold.
 TEST(Membership, TenThousandRandomStepsKeepTheInvariants) {
   const uint64_t seed = 987654321;
