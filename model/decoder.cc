@@ -24,6 +24,10 @@ struct Decoder::Impl {
   std::vector<decode::StepSequence> step;
 
   absl::Status Check(absl::Span<const DecodeSequence> sequences) const;
+  bool operators() const {
+    return options.force_operators || !model->device().is_cpu() || model->config().experts > 0;
+  }
+  decode::FusedStep& Fused();
   absl::StatusOr<at::Tensor> Run(absl::Span<const DecodeSequence> sequences);
 };
 
@@ -51,6 +55,14 @@ absl::Status Decoder::Impl::Check(absl::Span<const DecodeSequence> sequences) co
   return absl::OkStatus();
 }
 
+decode::FusedStep& Decoder::Impl::Fused() {
+  if (fused == nullptr) {
+    fused = std::make_unique<decode::FusedStep>(model->config(), model->weights(),
+                                                model->compute_type(), cache, pool);
+  }
+  return *fused;
+}
+
 absl::StatusOr<at::Tensor> Decoder::Impl::Run(absl::Span<const DecodeSequence> sequences) {
   const at::NoGradGuard no_grad;
   step.clear();
@@ -59,15 +71,11 @@ absl::StatusOr<at::Tensor> Decoder::Impl::Run(absl::Span<const DecodeSequence> s
     step.push_back({sequence.kv, sequence.tokens, sequence.want_logits});
   }
   const ModelConfig& config = model->config();
-  if (options.force_operators || !model->device().is_cpu() || config.experts > 0) {
+  if (operators()) {
     if (step.empty()) return at::empty({0, config.vocab_size}, model->lm_head().options());
     return DecodeWithOperators(config, model->weights(), cache, step);
   }
-  if (fused == nullptr) {
-    fused = std::make_unique<decode::FusedStep>(config, model->weights(), model->compute_type(),
-                                                cache, pool);
-  }
-  if (stale) fused->Pack();
+  if (stale) Fused().Pack();
   stale = false;
   int64_t rows = 0;
   float* logits = fused->Run(step, &rows);
@@ -91,5 +99,17 @@ absl::StatusOr<at::Tensor> Decoder::Decode(absl::Span<const DecodeSequence> sequ
 }
 
 void Decoder::WeightsChanged() { impl_->stale = true; }
+
+bool Decoder::CanTakeWeights(absl::Span<const ParameterBytes> parameters) const {
+  return !impl_->operators() && ParameterPieces::Readable(parameters);
+}
+
+absl::Status Decoder::TakeWeights(absl::Span<const ParameterBytes> parameters) {
+  return CatchTorch("taking weights", [&] {
+    impl_->Fused().Pack(ParameterPieces(impl_->model->config(), parameters));
+    impl_->stale = false;
+    return absl::OkStatus();
+  });
+}
 
 }  // namespace millrace

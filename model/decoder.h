@@ -13,6 +13,7 @@
 #include "absl/types/span.h"
 #include "model/kernels/decode_pool.h"
 #include "model/kv_cache.h"
+#include "model/parameter_view.h"
 #include "model/transformer.h"
 
 namespace millrace {
@@ -43,6 +44,14 @@ class Decoder {
   // After parameters were written in place, before the next Decode: packed copies are made anew
   // then (one pass over the weights).
   void WeightsChanged();
+  // Whether TakeWeights can take these: where this decoder works with packed copies (fused kernels)
+  // and `parameters` can be packed from where they are (fp32).
+  bool CanTakeWeights(absl::Span<const ParameterBytes> parameters) const;
+  // `parameters`, which have passed CheckParameters() with their bytes, instead of the model's
+  // weights: they are packed from where they are, and the model's memory is neither read nor
+  // written from now on. So a model made by Transformer::Allocate never takes any. The bytes may go
+  // after the return. WeightsChanged() goes back to the model's own.
+  absl::Status TakeWeights(absl::Span<const ParameterBytes> parameters);
 
  private:
   struct Impl;

@@ -106,6 +106,17 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Create(const ModelConf
   });
 }
 
+absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Allocate(const ModelConfig& config,
+                                                                   at::Device device) {
+  MR_RETURN_IF_ERROR(ValidateModelConfig(config));
+  MR_RETURN_IF_ERROR(CheckDevice(device));
+  return CatchTorch("allocating a model", [&]() -> absl::StatusOr<std::unique_ptr<Transformer>> {
+    const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
+    return std::unique_ptr<Transformer>(new Transformer(
+        std::make_unique<Impl>(config, at::empty({ParameterCount(config)}, options))));
+  });
+}
+
 absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(const std::string& dir,
                                                                at::Device device,
                                                                const LoadOptions& options) {

@@ -42,6 +42,9 @@ class Transformer {
   // Random weights: normal(0, 0.02), norms 1, biases 0, from `seed`.
   static absl::StatusOr<std::unique_ptr<Transformer>> Create(const ModelConfig& config,
                                                              uint64_t seed, at::Device device);
+  // Values undefined until they are written. On the CPU no memory is taken before.
+  static absl::StatusOr<std::unique_ptr<Transformer>> Allocate(const ModelConfig& config,
+                                                               at::Device device);
   // HF folder, or a PEFT LoRA adapter's, which is merged into its base model. Names, shapes and
   // dtypes of all tensors are checked first, and missing, surplus or misshapen ones named; then
   // tensors are read and converted to fp32, with never more than one beside the weights.

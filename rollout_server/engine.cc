@@ -20,7 +20,7 @@ namespace {
 
 struct WeightChange {
   int64_t version = 0;
-  const std::function<absl::Status(Transformer&)>* write = nullptr;
+  std::function<absl::Status(EngineCore&)> apply;
   bool started = false;
   bool done = false;
   absl::Status status;
@@ -55,6 +55,8 @@ struct Engine::Impl {
   void FinishChange(WeightChange* change, absl::Status status) ABSL_LOCKS_EXCLUDED(mu);
   void ShareStats() ABSL_LOCKS_EXCLUDED(mu);
   void End() ABSL_LOCKS_EXCLUDED(mu);
+  // Has the loop run `change`, which may use memory of the caller.
+  absl::Status Run(WeightChange change, absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu);
 };
 
 bool Engine::Impl::Collect(Inbox* mail, WeightChange** change) {
@@ -83,7 +85,7 @@ void Engine::Impl::Loop() {
     for (uint64_t id : mail.cancelled) core->Cancel(id);
     if (end) break;
     if (change != nullptr) {
-      FinishChange(change, core->Swap(change->version, *change->write));
+      FinishChange(change, change->apply(*core));
     }
     bool draining = false;
     {
@@ -170,39 +172,52 @@ void Engine::Cancel(uint64_t request) {
   impl_->inbox.cancelled.push_back(request);
 }
 
-absl::Status Engine::SwapWeights(int64_t version, std::function<absl::Status(Transformer&)> write,
-                                 absl::Time deadline) {
-  WeightChange change;
-  change.version = version;
-  change.write = &write;
+absl::Status Engine::Impl::Run(WeightChange change, absl::Time deadline) {
   const absl::Time begin = Clock::Real()->Now();
-  absl::MutexLock lock(&impl_->mu);
-  if (impl_->stop) return absl::CancelledError("engine is stopping");
-  ++impl_->swappers;
-  const absl::Cleanup leave = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { --impl_->swappers; };
-  impl_->changes.push_back(&change);
+  absl::MutexLock lock(&mu);
+  if (stop) return absl::CancelledError("engine is stopping");
+  ++swappers;
+  const absl::Cleanup leave = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { --swappers; };
+  changes.push_back(&change);
   const auto taken = [&change] { return change.started || change.done; };
-  if (!impl_->mu.AwaitWithDeadline(absl::Condition(&taken), deadline)) {
-    for (auto it = impl_->changes.begin(); it != impl_->changes.end(); ++it) {
+  if (!mu.AwaitWithDeadline(absl::Condition(&taken), deadline)) {
+    for (auto it = changes.begin(); it != changes.end(); ++it) {
       if (*it != &change) continue;
-      impl_->changes.erase(it);
+      changes.erase(it);
       break;
     }
     return absl::DeadlineExceededError(
-        absl::StrCat("version ", version, " was not activated within ",
+        absl::StrCat("version ", change.version, " was not activated within ",
                      absl::FormatDuration(Clock::Real()->Now() - begin),
-                     ": the decode loop did not come to it, ", impl_->stats.running,
-                     " samples running, version ", impl_->stats.version, " active"));
+                     ": the decode loop did not come to it, ", stats.running,
+                     " samples running, version ", stats.version, " active"));
   }
-  // `write` runs and uses the caller's memory: its end must be waited for.
-  impl_->mu.Await(absl::Condition(&change.done));
+  // It runs and uses the caller's memory: its end must be waited for.
+  mu.Await(absl::Condition(&change.done));
   return change.status;
 }
 
+absl::Status Engine::SwapWeights(int64_t version, std::function<absl::Status(Transformer&)> write,
+                                 absl::Time deadline) {
+  WeightChange change{version};
+  change.apply = [&](EngineCore& core) { return core.Swap(version, write); };
+  return impl_->Run(std::move(change), deadline);
+}
+
+absl::Status Engine::SwapWeights(int64_t version, absl::Span<const ParameterBytes> parameters,
+                                 absl::Time deadline) {
+  WeightChange change{version};
+  change.apply = [&](EngineCore& core) { return core.Swap(version, parameters); };
+  return impl_->Run(std::move(change), deadline);
+}
+
 void Engine::SetVersion(int64_t version) {
-  SwapWeights(
-      version, [](Transformer&) { return absl::OkStatus(); }, absl::InfiniteFuture())
-      .IgnoreError();
+  WeightChange change{version};
+  change.apply = [version](EngineCore& core) {
+    core.SetVersion(version);
+    return absl::OkStatus();
+  };
+  impl_->Run(std::move(change), absl::InfiniteFuture()).IgnoreError();
 }
 
 int64_t Engine::version() const {

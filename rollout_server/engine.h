@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "common/metrics.h"
 #include "common/trajectory.h"
+#include "model/parameter_view.h"
 #include "model/sampling.h"
 #include "model/transformer.h"
 
@@ -88,6 +89,11 @@ class Engine {
   // tokens carry. On an error of `write` or when `deadline` passes first, the old version stays
   // (write must leave the weights as they were on error).
   absl::Status SwapWeights(int64_t version, std::function<absl::Status(Transformer&)> write,
+                           absl::Time deadline);
+  // The same with the parameters as bytes, as weight sync has them: INVALID_ARGUMENT names what
+  // does not fit. On the CPU they are packed from where they are and the model's own memory stays
+  // untouched, so that the other SwapWeights is FAILED_PRECONDITION afterwards.
+  absl::Status SwapWeights(int64_t version, absl::Span<const ParameterBytes> parameters,
                            absl::Time deadline);
   void SetVersion(int64_t version);
   int64_t version() const;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/status_macros.h"
+#include "model/parameter_view.h"
 #include "model/torch_status.h"
 #include "rollout_server/engine_validate.h"
 
@@ -313,11 +314,42 @@ void EngineCore::RemoveEnded() {
 
 absl::Status EngineCore::Swap(int64_t version,
                               const std::function<absl::Status(Transformer&)>& write) {
+  return Change(version, [&]() -> absl::Status {
+    if (weights_outside_) {
+      return absl::FailedPreconditionError(
+          "the engine's weights came as bytes; the model has none to be written in part");
+    }
+    MR_RETURN_IF_ERROR(CatchTorch("weight write", [&] { return write(*model_); }));
+    decoder_->WeightsChanged();
+    return absl::OkStatus();
+  });
+}
+
+absl::Status EngineCore::TakeWeights(absl::Span<const ParameterBytes> parameters) {
+  MR_RETURN_IF_ERROR(CheckParameters(model_config(), parameters, /*with_bytes=*/true));
+  if (decoder_->CanTakeWeights(parameters)) {
+    weights_outside_ = true;
+    return decoder_->TakeWeights(parameters);
+  }
+  MR_RETURN_IF_ERROR(WriteParameters(parameters, model_.get()));
+  weights_outside_ = false;
+  decoder_->WeightsChanged();
+  return absl::OkStatus();
+}
+
+absl::Status EngineCore::Swap(int64_t version, absl::Span<const ParameterBytes> parameters) {
+  return Change(version, [&] { return TakeWeights(parameters); });
+}
+
+void EngineCore::SetVersion(int64_t version) {
+  Change(version, [] { return absl::OkStatus(); }).IgnoreError();
+}
+
+absl::Status EngineCore::Change(int64_t version, const std::function<absl::Status()>& change) {
   metrics_.Enter("swap");
   const absl::Time begin = Clock::Real()->Now();
-  absl::Status status = CatchTorch("weight write", [&] { return write(*model_); });
+  absl::Status status = change();
   if (status.ok()) {
-    decoder_->WeightsChanged();
     version_ = version;
     ++weight_swaps_;
     metrics_.weight_swaps.Increment();

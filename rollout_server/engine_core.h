@@ -40,6 +40,10 @@ class EngineCore {
   // Runs `write`; on success `version` is active, requests pinned to an older one are cancelled and
   // K/V is dropped or kept as the mode says.
   absl::Status Swap(int64_t version, const std::function<absl::Status(Transformer&)>& write);
+  // The same with the weights as bytes, which are packed from where they are when they can be.
+  absl::Status Swap(int64_t version, absl::Span<const ParameterBytes> parameters);
+  // The same weights under another version.
+  void SetVersion(int64_t version);
 
   int64_t version() const { return version_; }
   int64_t running() const { return scheduler_->running(); }
@@ -62,6 +66,8 @@ class EngineCore {
   void Deliver(Sample* sample, FinishReason reason);
   // Removes ended samples and requests with nothing left.
   void RemoveEnded();
+  absl::Status Change(int64_t version, const std::function<absl::Status()>& change);
+  absl::Status TakeWeights(absl::Span<const ParameterBytes> parameters);
   void DropCache();
   void CancelPinned();
   void Publish();
@@ -76,6 +82,7 @@ class EngineCore {
   std::map<uint64_t, std::unique_ptr<Request>> requests_;
   std::vector<std::unique_ptr<Sample>> running_;  // in order of admission
   int64_t version_ = -1;
+  bool weights_outside_ = false;  // the decoder has its weights, the model's memory is undefined
   uint64_t generated_tokens_ = 0, prefill_tokens_ = 0, recomputed_tokens_ = 0, decode_steps_ = 0,
            weight_swaps_ = 0;
 };

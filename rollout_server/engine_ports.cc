@@ -31,13 +31,10 @@ std::unique_ptr<SampleEngine> MakeSampleEngine(Engine* engine) {
 
 WeightSwap::Swap MakeEngineSwap(Engine* engine) {
   return [engine](int64_t version, absl::Span<const NamedSpan> tensors, absl::Time deadline) {
-    // The spans live until SwapWeights returns, which is after the last use of `write`.
     std::vector<ParameterBytes> parameters;
     parameters.reserve(tensors.size());
     for (const NamedSpan& t : tensors) parameters.push_back({t.name, t.dtype, t.shape, t.bytes});
-    return engine->SwapWeights(
-        version, [parameters](Transformer& model) { return WriteParameters(parameters, &model); },
-        deadline);
+    return engine->SwapWeights(version, parameters, deadline);
   };
 }
 

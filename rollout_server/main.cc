@@ -86,8 +86,8 @@ absl::StatusOr<std::unique_ptr<Engine>> StartEngine(const Role& role, const Mode
       CatchTorch("rollout.devices or model.device", [&]() -> absl::StatusOr<at::Device> {
         return at::Device(RolloutDevice(role.config, role.flags.name));
       }));
-  // The values do not matter: the learner publishes version 0 before anything is sampled.
-  MR_ASSIGN_OR_RETURN(auto transformer, Transformer::Create(model, /*seed=*/0, device));
+  // No values: the learner publishes version 0 before anything is sampled.
+  MR_ASSIGN_OR_RETURN(auto transformer, Transformer::Allocate(model, device));
   MR_ASSIGN_OR_RETURN(const ComputeType compute,
                       ParseComputeType(role.config.model.compute_dtype, device.is_cpu()));
   transformer->set_compute_type(compute);

@@ -1,6 +1,6 @@
 #include "model/kernels/decode_step.h"
 
-#include <ATen/core/Tensor.h>
+#include <ATen/ATen.h>
 
 #include <algorithm>
 #include <cmath>
@@ -28,6 +28,16 @@ std::unique_ptr<HugeArena> Allocate(int64_t rows, absl::Span<const int64_t> widt
   auto arena = std::make_unique<HugeArena>(bytes);
   for (size_t i = 0; i < widths.size(); ++i) *buffers[i] = arena->Take(rows * widths[i]);
   return arena;
+}
+
+// The values of `view`, in memory of `*copy`'s own.
+void CopyInto(const ParameterPieces& pieces, const at::Tensor& view, at::Tensor* copy) {
+  if (!view.defined()) return;
+  if (!copy->defined() || copy->is_alias_of(view)) *copy = at::empty_like(view);
+  float* to = copy->data_ptr<float>();
+  for (absl::Span<const float> values : pieces.Of(view)) {
+    to = std::copy(values.begin(), values.end(), to);
+  }
 }
 
 int64_t Items(int64_t rows) { return (rows + kRowItem - 1) / kRowItem; }
@@ -69,17 +79,48 @@ FusedStep::FusedStep(const ModelConfig& config, const ModelWeights& weights, Com
   scratch_ = scratch_memory_->Take(pool->threads() * kScratch);
 }
 
-void FusedStep::Pack() {
+void FusedStep::PackFrom(const Source& source) {
   pool_->Run([&](PoolWorker& worker) {
     for (size_t l = 0; l < layers_.size(); ++l) {
       const LayerWeights& from = weights_.layers[l];
-      layers_[l]->qkv.Pack(worker, Data(from.qkv_weight), Data(from.qkv_bias));
-      layers_[l]->o.Pack(worker, Data(from.o_weight), Data(from.o_bias));
-      layers_[l]->gate_up.Pack(worker, Data(from.gate_up_weight), nullptr);
-      layers_[l]->down.Pack(worker, Data(from.down_weight), nullptr);
+      layers_[l]->qkv.Pack(worker, source(from.qkv_weight, from.qkv_bias));
+      layers_[l]->o.Pack(worker, source(from.o_weight, from.o_bias));
+      layers_[l]->gate_up.Pack(worker, source(from.gate_up_weight, {}));
+      layers_[l]->down.Pack(worker, source(from.down_weight, {}));
     }
-    head_->Pack(worker, Data(weights_.lm_head), nullptr);
+    head_->Pack(worker, source(weights_.lm_head, {}));
   });
+}
+
+void FusedStep::Pack() {
+  PackFrom([](const at::Tensor& weight, const at::Tensor& bias) {
+    return std::vector<PackedMatrix::Rows>{{Data(weight), Data(bias), weight.size(0)}};
+  });
+  read_ = weights_;
+}
+
+void FusedStep::Pack(const ParameterPieces& pieces) {
+  PackFrom([&pieces](const at::Tensor& weight, const at::Tensor& bias) {
+    std::vector<PackedMatrix::Rows> parts;
+    const std::vector<absl::Span<const float>> biases = pieces.Of(bias);
+    for (absl::Span<const float> values : pieces.Of(weight)) {
+      const float* its_bias = biases.empty() ? nullptr : biases[parts.size()].data();
+      const int64_t count = static_cast<int64_t>(values.size()) / weight.size(1);
+      parts.push_back({values.data(), its_bias, count});
+    }
+    return parts;
+  });
+  read_.layers.resize(layers_.size());
+  CopyInto(pieces, weights_.embed, &read_.embed);
+  CopyInto(pieces, weights_.final_norm, &read_.final_norm);
+  for (size_t l = 0; l < layers_.size(); ++l) {
+    const LayerWeights& from = weights_.layers[l];
+    LayerWeights& to = read_.layers[l];
+    CopyInto(pieces, from.input_norm, &to.input_norm);
+    CopyInto(pieces, from.post_norm, &to.post_norm);
+    CopyInto(pieces, from.q_norm, &to.q_norm);
+    CopyInto(pieces, from.k_norm, &to.k_norm);
+  }
 }
 
 float* FusedStep::Run(absl::Span<const StepSequence> sequences, int64_t* logit_rows) {
@@ -195,7 +236,7 @@ void FusedStep::Program(PoolWorker& worker) {
   int64_t rows = static_cast<int64_t>(rows_.size());
   const int64_t wanted = static_cast<int64_t>(logit_rows_.size());
   const int64_t hidden = config_.hidden_size;
-  const float* embed = Data(weights_.embed);
+  const float* embed = Data(read_.embed);
   uint16_t* rounded = reinterpret_cast<uint16_t*>(rounded_);
   worker.For(Items(rows), [&](int64_t item) {
     for (int64_t r = item * kRowItem; r < std::min(rows, (item + 1) * kRowItem); ++r) {
@@ -203,7 +244,7 @@ void FusedStep::Program(PoolWorker& worker) {
     }
   });
   for (size_t l = 0; l < layers_.size(); ++l) {
-    const LayerWeights& weights = weights_.layers[l];
+    const LayerWeights& weights = read_.layers[l];
     const Layer& layer = *layers_[l];
     Norm(worker, Data(weights.input_norm), rows);
     layer.qkv.Multiply(
@@ -222,7 +263,7 @@ void FusedStep::Program(PoolWorker& worker) {
         worker, {normed_, rounded, normed_width_, rows, activated_, activated_width_, false});
     layer.down.Multiply(worker, {activated_, rounded, activated_width_, rows, x_, hidden, true});
   }
-  const float* norm = Data(weights_.final_norm);
+  const float* norm = Data(read_.final_norm);
   worker.For(wanted, [&](int64_t r) {
     kernels_->rms_norm(x_ + r * hidden, norm, static_cast<float>(config_.rms_norm_eps), hidden,
                        last_ + r * normed_width_);
@@ -261,8 +302,8 @@ void FusedStep::Heads(PoolWorker& worker, int64_t layer) {
   args.heads = config_.heads;
   args.kv_heads = config_.kv_heads;
   args.head_dim = config_.head_dim;
-  args.q_norm = Data(weights_.layers[layer].q_norm);
-  args.k_norm = Data(weights_.layers[layer].k_norm);
+  args.q_norm = Data(read_.layers[layer].q_norm);
+  args.k_norm = Data(read_.layers[layer].k_norm);
   args.eps = static_cast<float>(config_.rms_norm_eps);
   args.scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
   worker.For(Items(rows), [&](int64_t item) {

@@ -4,6 +4,7 @@
 #define MILLRACE_MODEL_KERNELS_DECODE_STEP_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "model/kernels/decode_weights.h"
 #include "model/kv_cache.h"
 #include "model/model_config.h"
+#include "model/parameter_pieces.h"
 #include "model/weights.h"
 
 namespace millrace::decode {
@@ -29,8 +31,12 @@ class FusedStep {
   // All must outlive it.
   FusedStep(const ModelConfig& config, const ModelWeights& weights, ComputeType compute,
             KvCache* cache, ComputePool* pool);
-  // Lays the weights out again, from what they are now.
+  // Lays the weights out again, from what they are now. What no product reads (embedding, norms)
+  // is read from them later, too.
   void Pack();
+  // The same from elsewhere, with copies of what no product reads: the memory of the constructor's
+  // weights is not looked at any more.
+  void Pack(const ParameterPieces& pieces);
   // Writes the logits (R, V) of the last token of each sequence that wants them, in order.
   // Memory of the result belongs to this object.
   float* Run(absl::Span<const StepSequence> sequences, int64_t* logit_rows);
@@ -50,6 +56,10 @@ class FusedStep {
     std::vector<int64_t> rows;
     int64_t shared_tokens = 0;
   };
+  // Parts of the weight (rows, k) and the bias that these views stand for.
+  using Source = std::function<std::vector<PackedMatrix::Rows>(const at::Tensor& weight,
+                                                               const at::Tensor& bias)>;
+  void PackFrom(const Source& source);
   void Plan(absl::Span<const StepSequence> sequences);
   void PlanTasks(absl::Span<const StepSequence> sequences);
   void GrowBuffers();
@@ -62,6 +72,7 @@ class FusedStep {
 
   const ModelConfig& config_;
   const ModelWeights& weights_;
+  ModelWeights read_;  // what a step reads unpacked: weights_, or own copies of embedding and norms
   KvCache* cache_;
   ComputePool* pool_;
   const Kernels* kernels_;

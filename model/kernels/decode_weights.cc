@@ -21,6 +21,13 @@ int64_t Floats(const PackedMatrix::Shape& s) {
   return s.type == ComputeType::kBfloat16 ? (s.k + 1) / 2 * width : s.k * width;
 }
 
+// The part that row `*row` is in; `*row` becomes its place there.
+const PackedMatrix::Rows& PartOf(absl::Span<const PackedMatrix::Rows> parts, int64_t* row) {
+  size_t part = 0;
+  while (*row >= parts[part].count) *row -= parts[part++].count;
+  return parts[part];
+}
+
 }  // namespace
 
 int64_t PackedMatrix::Bytes(const Shape& s) {
@@ -37,9 +44,9 @@ PackedMatrix::PackedMatrix(const Shape& shape, HugeArena* arena)
 
 int64_t PackedMatrix::PanelFloats() const { return Floats(shape_); }
 
-void PackedMatrix::Pack(PoolWorker& worker, const float* weight, const float* bias) {
+void PackedMatrix::Pack(PoolWorker& worker, absl::Span<const Rows> parts) {
   const int64_t lanes = kernels_->lanes, width = 2 * lanes;
-  if (worker.thread() == 0) has_bias_ = bias != nullptr;
+  if (worker.thread() == 0) has_bias_ = parts.front().bias != nullptr;
   worker.For(panels_, [&](int64_t panel) {
     const float* rows[64] = {};
     for (int64_t j = 0; j < width; ++j) {
@@ -51,8 +58,9 @@ void PackedMatrix::Pack(PoolWorker& worker, const float* weight, const float* bi
         row = column + (j >= lanes ? shape_.n / 2 : 0);
       }
       if (!valid) continue;
-      rows[j] = weight + row * shape_.k;
-      if (bias != nullptr) bias_[panel * width + j] = bias[row];
+      const Rows& part = PartOf(parts, &row);
+      rows[j] = part.weight + row * shape_.k;
+      if (part.bias != nullptr) bias_[panel * width + j] = part.bias[row];
     }
     float* out = data_ + panel * PanelFloats();
     if (bf16()) {

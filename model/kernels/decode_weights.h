@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "model/compute_type.h"
 #include "model/kernels/decode_kernels.h"
 #include "model/kernels/decode_memory.h"
@@ -28,8 +29,15 @@ class PackedMatrix {
   PackedMatrix(const Shape& shape, HugeArena* arena);
   // What it takes of the arena.
   static int64_t Bytes(const Shape& shape);
-  // weight (n, k) row-major; bias (n) or null. One loop of `worker`'s program.
-  void Pack(PoolWorker& worker, const float* weight, const float* bias);
+  // Rows of a weight that lie together: (count, k) row-major, and their bias (count) or null.
+  struct Rows {
+    const float* weight;
+    const float* bias;
+    int64_t count;
+  };
+  // The weight is `parts` below each other (those of q, k and v), n rows in all; every one has a
+  // bias or none has. One loop of `worker`'s program.
+  void Pack(PoolWorker& worker, absl::Span<const Rows> parts);
 
   struct Product {
     const float* a = nullptr;     // (rows, k)

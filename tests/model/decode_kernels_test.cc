@@ -206,7 +206,7 @@ TEST(PackedMatrixTest, ProductsEqualPlainLoopsOnSeveralThreads) {
       std::vector<float> out(rows * columns);
       std::vector<uint16_t> rounded(rows * (k + 1));
       pool.Run([&](PoolWorker& worker) {
-        matrix.Pack(worker, w.data(), nullptr);
+        matrix.Pack(worker, {{w.data(), nullptr, n}});
         matrix.Multiply(worker, {a.data(), rounded.data(), k, rows, out.data(), columns, false});
       });
       const auto dot = [&](int64_t r, int64_t c) {

@@ -4,9 +4,15 @@
 #include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <deque>
 
 #include "model/kernels/bf16_products.h"
 #include "model/matrix_products.h"
+#include "model/parameter_view.h"
 #include "model/sampling.h"
 #include "tests/model/golden_model.h"
 #include "tests/testing/fake_device.h"
@@ -191,6 +197,80 @@ TEST_P(DecoderTest, NewWeightsAreUsedOnceTheDecoderIsTold) {
   const at::Tensor after = rig.Run({{&kv, tokens, true}});
   EXPECT_GT(MaxDifference(before, after), 1e-2);
   EXPECT_LT(MaxDifference(after[0], TrainingLogits(*rig.model, tokens)[8]), 1e-4);
+}
+
+// Copies of the parameters of `model` with the names and shapes that weight sync brings.
+struct OutsideParameters {
+  explicit OutsideParameters(const Transformer& model) : view(*ParameterView::Of(model)) {
+    for (const ParameterBytes& p : view.parameters()) {
+      bytes.emplace_back(p.bytes.begin(), p.bytes.end());
+      parameters.push_back({p.name, p.dtype, p.shape, bytes.back()});
+    }
+    std::reverse(parameters.begin(), parameters.end());
+  }
+  ParameterView view;
+  std::deque<std::vector<std::byte>> bytes;
+  std::vector<ParameterBytes> parameters;  // in an order that is not the model's
+};
+
+TEST(TakeWeightsTest, GivesTheLogitsOfAModelThatHasThem) {
+  for (const char* type : {"llama", "qwen2", "qwen3", "mistral"}) {
+    SCOPED_TRACE(type);
+    Rig has(MakeModel(SmallConfig(type), Path::kFused, 2), Path::kFused);
+    Rig takes(MakeModel(SmallConfig(type), Path::kFused, 3), Path::kFused);
+    const Tokens tokens = SomeTokens(9, 37, 4);
+    KvSequence a = has.cache->NewSequence(), b = takes.cache->NewSequence();
+    const at::Tensor expected = has.Run({{&a, tokens, true}});
+    const at::Tensor own = takes.Run({{&b, tokens, true}});
+    EXPECT_GT(MaxDifference(expected, own), 1e-3);
+    {
+      const OutsideParameters outside(*has.model);
+      ASSERT_TRUE(takes.decoder.CanTakeWeights(outside.parameters));
+      ASSERT_OK(takes.decoder.TakeWeights(outside.parameters));
+    }  // its bytes are gone
+    b.Clear();
+    EXPECT_TRUE(at::equal(takes.Run({{&b, tokens, true}}), expected));
+    takes.decoder.WeightsChanged();
+    b.Clear();
+    EXPECT_TRUE(at::equal(takes.Run({{&b, tokens, true}}), own));
+  }
+}
+
+TEST(TakeWeightsTest, IsNotForOtherFormatsAndPaths) {
+  Rig fused(MakeModel(SmallConfig("qwen3"), Path::kFused), Path::kFused);
+  Rig operators(MakeModel(SmallConfig("qwen3"), Path::kOperators), Path::kOperators);
+  Rig experts(MakeModel(SmallConfig("qwen3_moe"), Path::kFused), Path::kFused);
+  OutsideParameters outside(*fused.model);
+  EXPECT_FALSE(operators.decoder.CanTakeWeights(outside.parameters));
+  EXPECT_FALSE(experts.decoder.CanTakeWeights(OutsideParameters(*experts.model).parameters));
+  ParameterBytes& first = outside.parameters.front();
+  first.bytes = {first.bytes.data() + 1, first.bytes.size()};  // looked at only, not read
+  EXPECT_FALSE(fused.decoder.CanTakeWeights(outside.parameters));
+  first.dtype = "BF16";
+  EXPECT_FALSE(fused.decoder.CanTakeWeights(outside.parameters));
+}
+
+// Pages of a CPU tensor that have physical memory.
+int64_t ResidentPages(const at::Tensor& tensor) {
+  const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(tensor.data_ptr()) / page * page;
+  const uintptr_t end = reinterpret_cast<uintptr_t>(tensor.data_ptr()) + tensor.nbytes();
+  std::vector<unsigned char> pages((end - begin + page - 1) / page);
+  EXPECT_EQ(mincore(reinterpret_cast<void*>(begin), end - begin, pages.data()), 0);
+  return std::count_if(pages.begin(), pages.end(), [](unsigned char p) { return p & 1; });
+}
+
+TEST(TakeWeightsTest, AnAllocatedModelTakesNoMemory) {
+  ModelConfig config = SmallConfig("qwen3");
+  config.vocab_size = 1 << 20;  // 100 MB, of which nothing may be written
+  Rig takes(*Transformer::Allocate(config, at::kCPU), Path::kFused);
+  const OutsideParameters outside(*MakeModel(config, Path::kFused));
+  ASSERT_OK(takes.decoder.TakeWeights(outside.parameters));
+  KvSequence kv = takes.cache->NewSequence();
+  const Tokens tokens = {1, 1 << 19};
+  takes.Run({{&kv, tokens, true}});
+  // The allocator's header shares the first page.
+  EXPECT_LE(ResidentPages(takes.model->flat_parameters()), 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(Paths, DecoderTest,

@@ -8,6 +8,7 @@
 
 #include <random>
 
+#include "model/parameter_view.h"
 #include "tests/model/golden_model.h"
 #include "tests/testing/fake_device.h"
 #include "tests/testing/status_matchers.h"
@@ -230,6 +231,52 @@ TEST(EngineCoreTest, AFailedWriteKeepsTheOldVersion) {
               StatusIs(absl::StatusCode::kInternal, HasSubstr("boom")));
   EXPECT_EQ(core->version(), 0);
   EXPECT_EQ(core->stats().weight_swaps, 1u);
+}
+
+TEST(EngineCoreTest, WeightsAsBytesAreThoseOfAModelThatHasThem) {
+  for (Path path : {Path::kFused, Path::kFakeDevice}) {
+    SCOPED_TRACE(PathName(path));
+    const auto other = MakeModel(SmallConfig("qwen3"), Path::kFused, 9);
+    const ParameterView view = *ParameterView::Of(*other);
+    auto core = MakeCore({}, path);
+    ASSERT_OK(core->Swap(0, view.parameters()));
+    EXPECT_EQ(core->version(), 0);
+    Samples samples;
+    core->Add(1, MakeRequest({1, 2, 3}, {0}, 6, &samples));
+    RunToEnd(*core);
+    const std::vector<float> expected =
+        TrainingLogprobs(*other, {1, 2, 3}, samples[0].token_ids, 1.0);
+    ASSERT_EQ(samples[0].logprobs.size(), expected.size());
+    for (size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_NEAR(samples[0].logprobs[i], expected[i], 1e-4) << i;
+    }
+  }
+}
+
+TEST(EngineCoreTest, BytesThatDoNotFitAreNamedAndKeepTheOldVersion) {
+  auto core = MakeCore();
+  const auto other = MakeModel(SmallConfig("qwen3"), Path::kFused, 9);
+  std::vector<ParameterBytes> parameters = ParameterView::Of(*other)->parameters();
+  ASSERT_OK(core->Swap(4, parameters));
+  parameters.back().bytes.remove_suffix(4);
+  EXPECT_THAT(core->Swap(5, parameters),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(parameters.back().name)));
+  EXPECT_EQ(core->version(), 4);
+}
+
+TEST(EngineCoreTest, WhatCameAsBytesIsNotWrittenInPart) {
+  auto core = MakeCore();
+  const auto other = MakeModel(SmallConfig("qwen3"), Path::kFused, 9);
+  ASSERT_OK(core->Swap(0, ParameterView::Of(*other)->parameters()));
+  EXPECT_THAT(core->Swap(1, ScaleWeights),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("came as bytes")));
+  core->SetVersion(2);
+  EXPECT_EQ(core->version(), 2);
+  Samples samples;
+  core->Add(1, MakeRequest({1, 2, 3}, {0}, 6, &samples));
+  RunToEnd(*core);
+  EXPECT_NEAR(samples[0].logprobs[0],
+              TrainingLogprobs(*other, {1, 2, 3}, samples[0].token_ids, 1.0)[0], 1e-4);
 }
 
 TEST(EngineCoreTest, PinnedRequestsRunUnderTheirVersionOnly) {
