@@ -91,9 +91,9 @@ void BucketConnection::ReadHello(absl::Time now) {
 }
 
 void BucketConnection::AwaitVersion(absl::Time now, const Find& find) {
-  std::shared_ptr<VersionBytes> version = find(hello_.version);
+  auto [version, gone] = find(hello_.version);
   if (version == nullptr || version->failed()) {
-    if (now >= version_deadline_) Refuse(StreamStatus::kNoVersion);
+    if (gone || now >= version_deadline_) Refuse(StreamStatus::kNoVersion);
     return;
   }
   if (version->manifest().digest != hello_.manifest_digest) {

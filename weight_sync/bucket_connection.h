@@ -17,7 +17,11 @@ namespace millrace {
 
 class BucketConnection {
  public:
-  using Find = std::function<std::shared_ptr<VersionBytes>(int64_t version)>;
+  struct Found {
+    std::shared_ptr<VersionBytes> bytes;  // null: not here
+    bool gone = false;                    // it has been here; waiting for it is no use
+  };
+  using Find = std::function<Found(int64_t version)>;
   // `options` and `find` must outlive it. `same_host`: over a Unix socket; the memfd is passed and
   // replies carry no bytes.
   BucketConnection(Fd fd, bool same_host, const BucketServer::Options* options, absl::Time now);

@@ -67,13 +67,15 @@ struct BucketServer::Impl {
   Counter* refused_metric = nullptr;
   absl::Mutex mu;
   std::map<int64_t, std::shared_ptr<VersionBytes>> versions ABSL_GUARDED_BY(mu);
+  int64_t newest_forgotten ABSL_GUARDED_BY(mu) = -1;
   std::vector<std::unique_ptr<BucketConnection>> connections;  // of the thread
   std::thread thread;
 
-  std::shared_ptr<VersionBytes> Find(int64_t version) {
+  BucketConnection::Found Find(int64_t version) {
     absl::MutexLock lock(&mu);
     auto it = versions.find(version);
-    return it == versions.end() ? nullptr : it->second;
+    if (it == versions.end()) return {nullptr, version <= newest_forgotten};
+    return {it->second, false};
   }
 
   void Accept(const Fd& listener, bool unix_socket) {
@@ -188,6 +190,8 @@ void BucketServer::Forget(int64_t version) {
   if (it == impl_->versions.end()) return;
   dropped = std::move(it->second);
   impl_->versions.erase(it);
+  impl_->newest_forgotten = std::max(impl_->newest_forgotten, version);
+  Wake();  // those that wait for it
 }
 
 void BucketServer::Retain(const std::set<int64_t>& versions) {
@@ -200,6 +204,7 @@ void BucketServer::Retain(const std::set<int64_t>& versions) {
       ++it;
     } else {
       dropped.push_back(std::move(it->second));
+      impl_->newest_forgotten = std::max(impl_->newest_forgotten, it->first);
       it = impl_->versions.erase(it);
     }
   }

@@ -44,7 +44,8 @@ class BucketServer {
   // Forgets the versions below the highest of `versions` that are not among them. Connections that
   // read a forgotten one keep it until they close.
   void Retain(const std::set<int64_t>& versions);
-  // Forgets `version`, as Retain does.
+  // Forgets `version`, as Retain does. Who asks for a forgotten one, or an older one that is not
+  // here, is told at once.
   void Forget(int64_t version);
   // Payload bytes sent over TCP so far.
   uint64_t sent_bytes() const;

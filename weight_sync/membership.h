@@ -68,7 +68,8 @@ class Membership {
   // backwards.
   absl::Status Report(uint64_t id, int64_t version, SyncStage stage, std::string error,
                       absl::Time now);
-  // The member does not keep the bytes of `version`: it leaves the chain.
+  // The member does not keep the bytes of `version`: it leaves the chain. Nothing happens unless
+  // that was offered to it last.
   void Dropped(uint64_t id, int64_t version);
   absl::Status Leave(uint64_t id);
   // Removes the silent; returns their names.

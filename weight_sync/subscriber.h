@@ -1,5 +1,6 @@
 // The rollout server's side of weight sync: one thread that polls for a newer version, pulls its
-// buckets from peers or the learner, serves them on to others, verifies every digest, and hands the
+// buckets from peers or the learner, serves them on to others (unless they are the learner's own
+// memory, on the same host), verifies every digest, and hands the
 // whole version to a receiver. A version is whole or absent. Thread-safe.
 #ifndef MILLRACE_WEIGHT_SYNC_SUBSCRIBER_H_
 #define MILLRACE_WEIGHT_SYNC_SUBSCRIBER_H_

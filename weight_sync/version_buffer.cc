@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <iterator>
@@ -69,19 +70,19 @@ VersionBufferPool::VersionBufferPool(size_t keep) : shared_(std::make_shared<Sha
 
 absl::StatusOr<std::shared_ptr<VersionBuffer>> VersionBufferPool::Take(uint64_t size) {
   std::unique_ptr<VersionBuffer> buffer;
-  std::vector<std::unique_ptr<VersionBuffer>> unfit;  // unmapped after the lock
+  std::vector<std::unique_ptr<VersionBuffer>> surplus;  // unmapped after the lock
   {
     absl::MutexLock lock(&shared_->mu);
-    if (shared_->size != size) unfit.swap(shared_->free);
+    if (shared_->size != size) surplus.swap(shared_->free);
     shared_->size = size;
     if (!shared_->free.empty()) {
       buffer = std::move(shared_->free.back());
       shared_->free.pop_back();
-      std::move(shared_->free.begin(), shared_->free.end(), std::back_inserter(unfit));
+      std::move(shared_->free.begin(), shared_->free.end(), std::back_inserter(surplus));
       shared_->free.clear();
     }
   }
-  unfit.clear();
+  surplus.clear();
   if (buffer == nullptr) {
     MR_ASSIGN_OR_RETURN(buffer, VersionBuffer::Create(size));
   }

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/status_macros.h"
@@ -117,6 +118,13 @@ absl::Status VersionFetcher::Fetch(const Offer& offer, const OnStage& on_stage) 
   reached(SyncStage::kPrepared, "prepare");
 
   std::shared_ptr<VersionAssembly> assembly;
+  // The learner's own memory goes back to it, whatever comes of it here, so that it can write the
+  // next version there. Others reach the learner as well as this host.
+  absl::Cleanup give_back = [&] {
+    progress.dropped = assembly != nullptr && !assembly->bytes()->buffer().writable();
+    if (progress.dropped) server_->Forget(version);
+    assembly.reset();
+  };
   MR_RETURN_IF_ERROR(Staged("transfer", version, Transfer(offer, &progress, &assembly)));
   reached(SyncStage::kTransferred, "transfer");
 
@@ -131,11 +139,7 @@ absl::Status VersionFetcher::Fetch(const Offer& offer, const OnStage& on_stage) 
                                                Clock::Real()->Now() + options_.activate_deadline);
   MR_RETURN_IF_ERROR(Staged("activate", version, activated));
   server_->Retain({version});
-  // The learner's own memory goes back to it before it hears that the version is active here, so
-  // that it can write the next version there. Others reach the learner as well as this host.
-  progress.dropped = !buffer.writable();
-  if (progress.dropped) server_->Forget(version);
-  assembly.reset();
+  std::move(give_back).Invoke();  // before the learner hears of it
   reached(SyncStage::kActivated, "activate");
   return absl::OkStatus();
 }

@@ -118,18 +118,6 @@ class BucketTransport : public testing::Test {
   PullStats stats_;
 };
 
-// A server without connections waits with no deadline; it once got a timeout of 0 and span.
-TEST(SocketIo, PollWaitsForTheDeadlineAndAtMostAMinute) {
-  const absl::Time now = absl::FromUnixSeconds(1000);
-  EXPECT_EQ(PollMillis(absl::InfiniteFuture(), now), 60'001);
-  EXPECT_EQ(PollMillis(now + absl::Hours(5), now), 60'001);
-  EXPECT_EQ(PollMillis(now + absl::Milliseconds(20), now), 21);
-  EXPECT_EQ(PollMillis(now + absl::Nanoseconds(1), now), 1);
-  EXPECT_EQ(PollMillis(now, now), 0);
-  EXPECT_EQ(PollMillis(now - absl::Seconds(1), now), 0);
-  EXPECT_EQ(PollMillis(absl::InfinitePast(), now), 0);
-}
-
 TEST_F(BucketTransport, PullsEveryByteFromTheLearner) {
   Source learner;
   Offer(&learner);
@@ -423,6 +411,19 @@ TEST_F(BucketTransport, AMappingGivesTheSameBytesAndHoldsTheMemory) {
     std::this_thread::yield();
   }
   EXPECT_TRUE(weak.expired());
+}
+
+TEST_F(BucketTransport, AVersionThatHasGoneIsNotWaitedFor) {
+  Source peer, learner;
+  Offer(&peer);
+  Offer(&learner);
+  peer.server->Forget(manifest_.version);
+  TcpRelayTransport tcp(TcpOptions());  // whose patience is as long as the transfer may take
+  absl::Status status =
+      tcp.Pull(Request({{peer.address(), false}, {learner.address(), true}}), &stats_);
+  ASSERT_TRUE(status.ok()) << status;
+  ExpectWhole();
+  EXPECT_EQ(stats_.source_failures, 1u);
 }
 
 TEST_F(BucketTransport, AMappingOutOfReachIsNotFoundSoThatTcpMayTry) {

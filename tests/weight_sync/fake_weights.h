@@ -58,16 +58,20 @@ class FakeWeights {
   std::vector<NamedSpan> spans_;
 };
 
-// Version buffers that this process has mapped; one that is mapped twice counts once.
-inline size_t MappedVersions() {
+// The files behind the version buffers that this process has mapped, once for each mapping.
+inline std::vector<std::string> VersionMappings() {
   std::ifstream maps("/proc/self/maps");
-  std::set<std::string> inodes;
+  std::vector<std::string> inodes;
   for (std::string line; std::getline(maps, line);) {
     if (line.find("/memfd:millrace-version") == std::string::npos) continue;
     const std::vector<std::string> fields = absl::StrSplit(line, ' ', absl::SkipEmpty());
-    inodes.insert(fields[4]);
+    inodes.push_back(fields[4]);
   }
-  return inodes.size();
+  return inodes;
+}
+inline size_t MappedVersions() {
+  const std::vector<std::string> inodes = VersionMappings();
+  return std::set<std::string>(inodes.begin(), inodes.end()).size();
 }
 
 // Remembers the bytes of the active version. Thread-safe.

@@ -9,12 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "common/clock.h"
-#include "common/metrics.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/weight_sync/fake_weights.h"
-#include "weight_sync/publisher.h"
-#include "weight_sync/subscriber.h"
+#include "tests/weight_sync/sync_fixture.h"
 
 namespace millrace {
 namespace {
@@ -23,77 +20,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr absl::Duration kLong = absl::Seconds(60);
-
-struct Member {
-  Metrics metrics;
-  FakeReceiver receiver;
-  std::unique_ptr<Subscriber> subscriber;  // goes first
-};
-
-class WeightSync : public testing::TestWithParam<bool> {
- protected:
-  void StartPublisher(Publisher::Options options = {}) {
-    if (options.run.empty()) options.run = "run";
-    if (options.listen == "0.0.0.0:0") options.listen = "127.0.0.1:0";
-    options.bucket_listen = "127.0.0.1:0";
-    options.bucket_bytes = 8192;
-    options.heartbeat = absl::Milliseconds(200);
-    options.member_timeout = absl::Seconds(20);
-    options.same_host = same_host_;
-    learner_metrics_ = std::make_unique<Metrics>();
-    absl::StatusOr<std::unique_ptr<Publisher>> started =
-        Publisher::Start(options, learner_metrics_.get());
-    ASSERT_TRUE(started.ok()) << started.status();
-    publisher_ = *std::move(started);
-  }
-  Subscriber::Options MemberOptions(const std::string& name) {
-    Subscriber::Options options;
-    options.run = "run";
-    options.member = name;
-    options.publisher = publisher_->control_address();
-    options.control_address = name + ":1";
-    options.bucket_listen = "127.0.0.1:0";
-    options.same_host = same_host_;
-    return options;
-  }
-  static void Start(Member* member, Subscriber::Options options) {
-    absl::StatusOr<std::unique_ptr<Subscriber>> started =
-        Subscriber::Start(std::move(options), &member->receiver, &member->metrics);
-    ASSERT_TRUE(started.ok()) << started.status();
-    member->subscriber = *std::move(started);
-  }
-  // Waits until the learner knows `count` members.
-  void AwaitMembers(size_t count) {
-    absl::Time end = Clock::Real()->Now() + kLong;
-    while (publisher_->Members().size() != count && Clock::Real()->Now() < end) {
-      // Each round trip through the learner's lock; no state of the member says that it polls.
-      publisher_->WaitActivated(1 << 30, 1, absl::Milliseconds(1)).IgnoreError();
-    }
-    ASSERT_EQ(publisher_->Members().size(), count);
-  }
-  std::string AwaitError(const std::string& text) {
-    absl::Time end = Clock::Real()->Now() + kLong;
-    std::string last;
-    while (Clock::Real()->Now() < end) {
-      for (const MemberInfo& m : publisher_->Members()) last = m.last_error;
-      if (last.find(text) != std::string::npos) break;
-      publisher_->WaitActivated(1 << 30, 1, absl::Milliseconds(1)).IgnoreError();
-    }
-    return last;
-  }
-
-  bool same_host_ = false;
-  std::unique_ptr<Metrics> learner_metrics_;
-  std::unique_ptr<Publisher> publisher_;
-};
-
-class BothTransports : public WeightSync {
- protected:
-  BothTransports() { same_host_ = GetParam(); }
-};
-INSTANTIATE_TEST_SUITE_P(Transports, BothTransports, testing::Bool(),
-                         [](const auto& info) { return info.param ? "SameHost" : "Tcp"; });
+INSTANTIATE_TEST_SUITE_P(Transports, BothTransports, testing::Bool(), TransportName);
 
 TEST_P(BothTransports, EveryMemberGetsEveryByteOfEveryVersion) {
   StartPublisher();
@@ -130,31 +57,6 @@ TEST_P(BothTransports, TheCallerMayChangeItsBytesAfterPublish) {
   ASSERT_TRUE(member.subscriber->WaitForVersion(0, kLong).ok());
   std::fill(bytes.begin(), bytes.end(), std::byte{7});
   EXPECT_TRUE(member.receiver.HasBytes("w", bytes));
-}
-
-TEST_P(BothTransports, TheLearnerWritesTheNextVersionWhereTheLastOneWas) {
-  const size_t before = MappedVersions();
-  StartPublisher();
-  Member member;
-  Start(&member, MemberOptions("m"));
-  // By TCP the member has memory of its own, for the version it serves and the one that arrives.
-  // How soon the learner sees that a mapping has gone is the kernel's affair: the version after
-  // that is in the same memory.
-  const size_t most = same_host_ ? 1 : 3;
-  size_t versions = 0;
-  const absl::Time end = Clock::Real()->Now() + kLong;
-  for (int64_t v = 0; Clock::Real()->Now() < end && !(v > 5 && versions == most); ++v) {
-    FakeWeights weights(v);
-    ASSERT_TRUE(publisher_->Publish(v, weights.spans()).ok());
-    ASSERT_TRUE(publisher_->WaitActivated(v, 1, kLong).ok());
-    ASSERT_TRUE(member.receiver.Has(weights));
-    versions = MappedVersions() - before;
-  }
-  EXPECT_EQ(versions, most);
-  // Who joins later finds the newest one.
-  Member late;
-  Start(&late, MemberOptions("late"));
-  ASSERT_TRUE(late.subscriber->WaitForVersion(publisher_->version(), kLong).ok());
 }
 
 TEST_F(WeightSync, TheRelaySparesTheLearner) {
