@@ -91,8 +91,9 @@ class Engine {
   absl::Status SwapWeights(int64_t version, std::function<absl::Status(Transformer&)> write,
                            absl::Time deadline);
   // The same with the parameters as bytes, as weight sync has them: INVALID_ARGUMENT names what
-  // does not fit. On the CPU they are packed from where they are and the model's own memory stays
-  // untouched, so that the other SwapWeights is FAILED_PRECONDITION afterwards.
+  // does not fit. Where Decoder::CanTakeWeights() they are packed from where they are and the
+  // model's own memory stays untouched, so that the other SwapWeights is FAILED_PRECONDITION
+  // afterwards.
   absl::Status SwapWeights(int64_t version, absl::Span<const ParameterBytes> parameters,
                            absl::Time deadline);
   void SetVersion(int64_t version);

@@ -328,8 +328,9 @@ absl::Status EngineCore::Swap(int64_t version,
 absl::Status EngineCore::TakeWeights(absl::Span<const ParameterBytes> parameters) {
   MR_RETURN_IF_ERROR(CheckParameters(model_config(), parameters, /*with_bytes=*/true));
   if (decoder_->CanTakeWeights(parameters)) {
+    MR_RETURN_IF_ERROR(decoder_->TakeWeights(parameters));
     weights_outside_ = true;
-    return decoder_->TakeWeights(parameters);
+    return absl::OkStatus();
   }
   MR_RETURN_IF_ERROR(WriteParameters(parameters, model_.get()));
   weights_outside_ = false;

@@ -53,7 +53,7 @@ class WeightSwap : public WeightReceiver, public VersionGate {
   std::string last_error_ ABSL_GUARDED_BY(mu_);  // of Prepare or Activate; empty after a success
 };
 
-// A Swap that writes into the engine's model between two decode steps. `engine` must outlive it.
+// A Swap that gives the engine its weights between two decode steps. `engine` must outlive it.
 WeightSwap::Swap MakeEngineSwap(Engine* engine);
 
 }  // namespace millrace

@@ -92,14 +92,31 @@ void FusedStep::PackFrom(const Source& source) {
   });
 }
 
+ModelWeights FusedStep::CopyUnpacked(const ParameterPieces& pieces) {
+  ModelWeights copies = unpacked_;
+  copies.layers.resize(layers_.size());
+  CopyInto(pieces, weights_.embed, &copies.embed);
+  CopyInto(pieces, weights_.final_norm, &copies.final_norm);
+  for (size_t l = 0; l < layers_.size(); ++l) {
+    const LayerWeights& from = weights_.layers[l];
+    LayerWeights& to = copies.layers[l];
+    CopyInto(pieces, from.input_norm, &to.input_norm);
+    CopyInto(pieces, from.post_norm, &to.post_norm);
+    CopyInto(pieces, from.q_norm, &to.q_norm);
+    CopyInto(pieces, from.k_norm, &to.k_norm);
+  }
+  return copies;
+}
+
 void FusedStep::Pack() {
   PackFrom([](const at::Tensor& weight, const at::Tensor& bias) {
     return std::vector<PackedMatrix::Rows>{{Data(weight), Data(bias), weight.size(0)}};
   });
-  read_ = weights_;
+  unpacked_ = weights_;
 }
 
 void FusedStep::Pack(const ParameterPieces& pieces) {
+  ModelWeights copies = CopyUnpacked(pieces);  // what can fail comes first
   PackFrom([&pieces](const at::Tensor& weight, const at::Tensor& bias) {
     std::vector<PackedMatrix::Rows> parts;
     const std::vector<absl::Span<const float>> biases = pieces.Of(bias);
@@ -110,17 +127,7 @@ void FusedStep::Pack(const ParameterPieces& pieces) {
     }
     return parts;
   });
-  read_.layers.resize(layers_.size());
-  CopyInto(pieces, weights_.embed, &read_.embed);
-  CopyInto(pieces, weights_.final_norm, &read_.final_norm);
-  for (size_t l = 0; l < layers_.size(); ++l) {
-    const LayerWeights& from = weights_.layers[l];
-    LayerWeights& to = read_.layers[l];
-    CopyInto(pieces, from.input_norm, &to.input_norm);
-    CopyInto(pieces, from.post_norm, &to.post_norm);
-    CopyInto(pieces, from.q_norm, &to.q_norm);
-    CopyInto(pieces, from.k_norm, &to.k_norm);
-  }
+  unpacked_ = std::move(copies);
 }
 
 float* FusedStep::Run(absl::Span<const StepSequence> sequences, int64_t* logit_rows) {
@@ -236,7 +243,7 @@ void FusedStep::Program(PoolWorker& worker) {
   int64_t rows = static_cast<int64_t>(rows_.size());
   const int64_t wanted = static_cast<int64_t>(logit_rows_.size());
   const int64_t hidden = config_.hidden_size;
-  const float* embed = Data(read_.embed);
+  const float* embed = Data(unpacked_.embed);
   uint16_t* rounded = reinterpret_cast<uint16_t*>(rounded_);
   worker.For(Items(rows), [&](int64_t item) {
     for (int64_t r = item * kRowItem; r < std::min(rows, (item + 1) * kRowItem); ++r) {
@@ -244,7 +251,7 @@ void FusedStep::Program(PoolWorker& worker) {
     }
   });
   for (size_t l = 0; l < layers_.size(); ++l) {
-    const LayerWeights& weights = read_.layers[l];
+    const LayerWeights& weights = unpacked_.layers[l];
     const Layer& layer = *layers_[l];
     Norm(worker, Data(weights.input_norm), rows);
     layer.qkv.Multiply(
@@ -263,7 +270,7 @@ void FusedStep::Program(PoolWorker& worker) {
         worker, {normed_, rounded, normed_width_, rows, activated_, activated_width_, false});
     layer.down.Multiply(worker, {activated_, rounded, activated_width_, rows, x_, hidden, true});
   }
-  const float* norm = Data(read_.final_norm);
+  const float* norm = Data(unpacked_.final_norm);
   worker.For(wanted, [&](int64_t r) {
     kernels_->rms_norm(x_ + r * hidden, norm, static_cast<float>(config_.rms_norm_eps), hidden,
                        last_ + r * normed_width_);
@@ -302,8 +309,8 @@ void FusedStep::Heads(PoolWorker& worker, int64_t layer) {
   args.heads = config_.heads;
   args.kv_heads = config_.kv_heads;
   args.head_dim = config_.head_dim;
-  args.q_norm = Data(read_.layers[layer].q_norm);
-  args.k_norm = Data(read_.layers[layer].k_norm);
+  args.q_norm = Data(unpacked_.layers[layer].q_norm);
+  args.k_norm = Data(unpacked_.layers[layer].k_norm);
   args.eps = static_cast<float>(config_.rms_norm_eps);
   args.scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
   worker.For(Items(rows), [&](int64_t item) {

@@ -60,6 +60,7 @@ class FusedStep {
   using Source = std::function<std::vector<PackedMatrix::Rows>(const at::Tensor& weight,
                                                                const at::Tensor& bias)>;
   void PackFrom(const Source& source);
+  ModelWeights CopyUnpacked(const ParameterPieces& pieces);
   void Plan(absl::Span<const StepSequence> sequences);
   void PlanTasks(absl::Span<const StepSequence> sequences);
   void GrowBuffers();
@@ -72,7 +73,8 @@ class FusedStep {
 
   const ModelConfig& config_;
   const ModelWeights& weights_;
-  ModelWeights read_;  // what a step reads unpacked: weights_, or own copies of embedding and norms
+  ModelWeights
+      unpacked_;  // what a step reads unpacked: weights_, or own copies of embedding and norms
   KvCache* cache_;
   ComputePool* pool_;
   const Kernels* kernels_;

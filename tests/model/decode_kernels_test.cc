@@ -191,6 +191,41 @@ TEST_P(KernelsTest, ProductsOfBf16FactorsEqualPlainLoopsOverRoundedNumbers) {
 INSTANTIATE_TEST_SUITE_P(Sets, KernelsTest, ::testing::ValuesIn(AvailableKernels()),
                          [](const auto& info) { return std::string(info.param->name); });
 
+TEST(PackedMatrixTest, PartsInDifferentPlacesAreOneMatrix) {
+  const int64_t n = 150, k = 33, rows = 5;
+  const std::vector<float> w = Random(n * k, 1), bias = Random(n, 3), a = Random(rows * k, 2);
+  ComputePool pool(2);
+  for (bool swiglu : {false, true}) {
+    const PackedMatrix::Shape shape = {n, k, swiglu, ComputeType::kFloat32};
+    HugeArena arena(2 * PackedMatrix::Bytes(shape));
+    PackedMatrix whole(shape, &arena), parted(shape, &arena);
+    // Copies, so that they do not lie one after the other.
+    std::vector<std::vector<float>> weights, biases;
+    std::vector<PackedMatrix::Rows> parts;
+    int64_t row = 0;
+    for (int64_t count : {int64_t{100}, int64_t{0}, int64_t{17}, int64_t{33}}) {
+      weights.emplace_back(w.begin() + row * k, w.begin() + (row + count) * k);
+      biases.emplace_back(bias.begin() + row, bias.begin() + row + count);
+      row += count;
+    }
+    for (size_t i = 0; i < weights.size(); ++i) {
+      parts.push_back({weights[i].data(), biases[i].data(), std::ssize(biases[i])});
+    }
+    // The empty part has no bias to point to.
+    parts[1].bias = bias.data();
+    const int64_t columns = swiglu ? n / 2 : n;
+    std::vector<float> out(rows * columns), expected(rows * columns);
+    pool.Run([&](PoolWorker& worker) {
+      whole.Pack(worker, {{w.data(), bias.data(), n}});
+      parted.Pack(worker, parts);
+      whole.Multiply(worker, {a.data(), nullptr, k, rows, expected.data(), columns, false});
+      parted.Multiply(worker, {a.data(), nullptr, k, rows, out.data(), columns, false});
+    });
+    EXPECT_EQ(out, expected);
+    EXPECT_NE(out, std::vector<float>(out.size(), 0.0f));
+  }
+}
+
 TEST(PackedMatrixTest, ProductsEqualPlainLoopsOnSeveralThreads) {
   const int64_t n = 150, k = 33, rows = 205;
   const std::vector<float> w = Random(n * k, 1), a = Random(rows * k, 2);
