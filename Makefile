@@ -8,10 +8,11 @@ BUILD := build/release
 JOBS ?= $(shell nproc)
 SEED ?= 0
 comma := ,
+CARDS := $(basename $(notdir $(wildcard configs/cards/*.toml)))
 RECIPES := $(basename $(notdir $(wildcard configs/recipes/*.toml)))
 PROGRAMS := millrace millrace-model millrace-buffer millrace-learner millrace-rollout
 
-.PHONY: help quickstart quickstart-tiny recipe test check format programs bench proof-seeds proof-recipes proof-fuzz proof-tokenizers proof-templates proof-tsan proof-compose clean
+.PHONY: help quickstart quickstart-tiny recipe card test check format programs bench proof-seeds proof-recipes proof-fuzz proof-tokenizers proof-templates proof-tsan proof-compose clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 28
@@ -33,6 +34,16 @@ recipe: ## NAME=sentence_json|order_json|dates|calculator|mixture: teach SmolLM2
 	@$(MAKE) programs
 	@scripts/import-quickstart-model $(BUILD)/bin/millrace
 	@$(BUILD)/bin/millrace train configs/recipes/$(NAME).toml --set run.seed=$(SEED)
+
+card: ## NAME=gsm8k-qwen3-0.6b MODEL=FOLDER: a run of configs/cards on this machine's GPUs (docs/cards.md)
+	@[ -f configs/cards/$(NAME).toml ] || { echo "make: NAME=$(NAME): no configs/cards/$(NAME).toml; there are: $(CARDS)"; exit 2; }
+	@[ -f "$(MODEL)/config.json" ] || { echo "make: MODEL=$(MODEL): no model there; it is the folder with config.json, *.safetensors and tokenizer.json"; exit 2; }
+	@command -v nvcc > /dev/null || [ -x /usr/local/cuda/bin/nvcc ] || { echo "make: no nvcc: install the CUDA 13 toolkit first"; exit 2; }
+	@scripts/setup --torch
+	@echo "make: building the programs for CUDA (the first time takes a while)"
+	@cmake --preset cuda -DMILLRACE_TESTS=OFF > /dev/null
+	@ninja -C build/cuda -j$(JOBS) $(PROGRAMS)
+	@build/cuda/bin/millrace train configs/cards/$(NAME).toml --set model.path=$(MODEL) --set run.seed=$(SEED)
 
 test: ## Build and run all tests
 	@scripts/setup --torch --model
