@@ -42,6 +42,10 @@ using Job = Checkpointer::Snapshot;
 
 constexpr int kFormat = 1;
 constexpr char kTemporary[] = ".part-";
+// The moments, in the format of safetensors but not with its ending: servers (vLLM, SGLang) take
+// every *.safetensors of a model's folder for weights.
+constexpr char kMomentsFile[] = "optimizer.state";
+constexpr char kOldMomentsFile[] = "optimizer.safetensors";  // of earlier checkpoints
 
 absl::Status Errno(const std::string& what) {
   return absl::InternalError(absl::StrCat(what, ": ", std::strerror(errno)));
@@ -111,7 +115,7 @@ absl::Status WriteFiles(const std::string& dir, const Job& job) {
   json trainer = ToJson(job.state);
   if (job.first.defined()) {
     MR_RETURN_IF_ERROR(
-        WriteMoments(JoinPath(dir, "optimizer.safetensors"), *job.model, job.first, job.second));
+        WriteMoments(JoinPath(dir, kMomentsFile), *job.model, job.first, job.second));
     trainer["digests"] = {{"exp_avg", DigestOf(job.first)}, {"exp_avg_sq", DigestOf(job.second)}};
   }
   // Written last: a folder that has it is whole.
@@ -323,7 +327,9 @@ absl::StatusOr<TrainerState> ReadTrainerState(const std::string& checkpoint) {
 
 absl::Status RestoreOptimizer(const std::string& checkpoint, const Transformer& model,
                               const TrainerState& state, AdamW* optimizer) {
-  const std::string path = JoinPath(checkpoint, "optimizer.safetensors");
+  std::string path = JoinPath(checkpoint, kMomentsFile);
+  const std::string old_path = JoinPath(checkpoint, kOldMomentsFile);
+  if (!FileExists(path) && FileExists(old_path)) path = old_path;
   MR_ASSIGN_OR_RETURN(SafetensorsReader reader, SafetensorsReader::Open(path));
   MR_ASSIGN_OR_RETURN(std::string text, ReadFile(JoinPath(checkpoint, "trainer.json")));
   const json digests = json::parse(text, nullptr, false).value("digests", json::object());

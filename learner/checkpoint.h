@@ -1,6 +1,7 @@
 // Checkpoints of a run: <run>/checkpoints/step-000016/ with the model in Hugging Face layout
-// (fp32), the tokenizer, optimizer.safetensors (moments, F32) and trainer.json; `latest` names the
-// newest. Layout and fields: docs/formats.md, "Checkpoints".
+// (fp32), the tokenizer, optimizer.state (moments, F32) and trainer.json; `latest` names the
+// newest. Nothing but the model's weights ends in .safetensors, so that servers load the folder as
+// it is. Layout and fields: docs/formats.md, "Checkpoint".
 //
 // A checkpoint is written into a temporary folder and renamed, so it is whole or absent; `latest`
 // changes after that; the buffer hears of it after that.
@@ -88,7 +89,8 @@ class Checkpointer {
 absl::StatusOr<std::optional<std::string>> FindLatestCheckpoint(const std::string& dir);
 // Reads trainer.json. DATA_LOSS names a damaged file.
 absl::StatusOr<TrainerState> ReadTrainerState(const std::string& checkpoint);
-// Moments into `optimizer`, checked against their digests. The model itself: Transformer::Load.
+// Moments into `optimizer`, checked against their digests; from optimizer.safetensors where an
+// earlier program wrote the checkpoint. The model itself: Transformer::Load.
 absl::Status RestoreOptimizer(const std::string& checkpoint, const Transformer& model,
                               const TrainerState& state, AdamW* optimizer);
 

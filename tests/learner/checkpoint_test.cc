@@ -55,9 +55,14 @@ class CheckpointTest : public ::testing::Test {
     state.dropped = {{"degenerate", 3}};
     return state;
   }
-  std::vector<std::string> Names() {
+  static std::unique_ptr<AdamW> NewAdam(Transformer* model) {
+    return OrThrow(
+        AdamW::Create(model->flat_parameters(), model->flat_gradients(), DecayRanges(*model), {}));
+  }
+  std::vector<std::string> Names() { return NamesIn(dir_); }
+  static std::vector<std::string> NamesIn(const fs::path& dir) {
     std::vector<std::string> names;
-    for (const auto& entry : fs::directory_iterator(dir_)) {
+    for (const auto& entry : fs::directory_iterator(dir)) {
       names.push_back(entry.path().filename().string());
     }
     std::sort(names.begin(), names.end());
@@ -133,8 +138,8 @@ TEST_F(CheckpointTest, KeepsTheNewestInHuggingFaceLayoutAndCommitsEach) {
   }
   EXPECT_THAT(Names(), ::testing::ElementsAre("latest", "step-000004", "step-000006"));
   EXPECT_THAT(committed_, ::testing::ElementsAre(2, 4, 6));
-  for (const char* file : {"config.json", "model.safetensors", "tokenizer.json", "trainer.json",
-                           "optimizer.safetensors"}) {
+  for (const char* file :
+       {"config.json", "model.safetensors", "tokenizer.json", "trainer.json", "optimizer.state"}) {
     EXPECT_TRUE(fs::exists(dir_ / "step-000006" / file)) << file;
   }
   auto reader =
@@ -143,6 +148,39 @@ TEST_F(CheckpointTest, KeepsTheNewestInHuggingFaceLayoutAndCommitsEach) {
   const TrainerState state = OrThrow(ReadTrainerState((dir_ / "step-000006").string()));
   EXPECT_EQ(state.version, 16);
   EXPECT_EQ(state.dropped.at("degenerate"), 3u);
+}
+
+// Servers read every *.safetensors of a model's folder as its weights, and fail on other tensors.
+TEST_F(CheckpointTest, TheModelsWeightsAreTheOnlySafetensorsOfACheckpoint) {
+  auto model = TinyModel();
+  auto adam = NewAdam(model.get());
+  Checkpointer checkpointer(Options());
+  ASSERT_TRUE(checkpointer.Save(*model, *tokenizer_, adam.get(), State(1)).ok());
+  ASSERT_TRUE(checkpointer.Wait().ok());
+  std::vector<std::string> weights;
+  for (const std::string& name : NamesIn(dir_ / "step-000001")) {
+    if (fs::path(name).extension() == ".safetensors") weights.push_back(name);
+  }
+  EXPECT_THAT(weights, ::testing::ElementsAre("model.safetensors"));
+}
+
+TEST_F(CheckpointTest, MomentsAreReadUnderTheNameThatEarlierCheckpointsGaveThem) {
+  auto model = TinyModel();
+  auto adam = NewAdam(model.get());
+  model->flat_gradients().fill_(0.5);
+  ASSERT_TRUE(OrThrow(adam->Step(1e-3)).applied);
+  Checkpointer checkpointer(Options());
+  ASSERT_TRUE(checkpointer.Save(*model, *tokenizer_, adam.get(), State(1)).ok());
+  ASSERT_TRUE(checkpointer.Wait().ok());
+  const fs::path path = dir_ / "step-000001";
+  fs::rename(path / "optimizer.state", path / "optimizer.safetensors");
+  auto resumed = NewAdam(model.get());
+  const TrainerState state = OrThrow(ReadTrainerState(path.string()));
+  const absl::Status status = RestoreOptimizer(path.string(), *model, state, resumed.get());
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(resumed->updates(), 1);
+  EXPECT_TRUE(at::equal(resumed->first_moment(), adam->first_moment()));
+  EXPECT_TRUE(at::equal(resumed->second_moment(), adam->second_moment()));
 }
 
 TEST_F(CheckpointTest, TheNewestIsThatOfTheHighestStepHoweverManyDigitsItHas) {
@@ -235,8 +273,7 @@ TEST_F(CheckpointTest, RefusesMomentsWithAWrongDigestAndADamagedTrainerJson) {
   const fs::path path = dir_ / "step-000001";
   const TrainerState state = OrThrow(ReadTrainerState(path.string()));
   {
-    std::fstream file(path / "optimizer.safetensors",
-                      std::ios::in | std::ios::out | std::ios::binary);
+    std::fstream file(path / "optimizer.state", std::ios::in | std::ios::out | std::ios::binary);
     file.seekp(-4, std::ios::end);
     file.write("abcd", 4);
   }
