@@ -28,14 +28,29 @@ at::Tensor Logits(Transformer& model, const std::vector<std::vector<int32_t>>& r
   return at::matmul(model.Forward(testing::PackRows(rows, 0)).value(), model.lm_head().t());
 }
 
-TEST(Adapter, MergedLogitsAreThoseOfTheAdaptedModel) {
+// Mean next-token cross entropy of rows whose logits stand end to end.
+double Loss(const at::Tensor& logits, const std::vector<std::vector<int32_t>>& rows) {
+  const at::Tensor logprobs = at::log_softmax(logits.to(at::kCPU), -1);
+  double sum = 0;
+  int64_t count = 0, base = 0;
+  for (const std::vector<int32_t>& row : rows) {
+    for (size_t t = 0; t + 1 < row.size(); ++t, ++count) {
+      sum -= logprobs[base + static_cast<int64_t>(t)][row[t + 1]].item<double>();
+    }
+    base += static_cast<int64_t>(row.size());
+  }
+  return sum / static_cast<double>(count);
+}
+
+TEST(Adapter, MergedLogitsAndLossAreThoseOfTheAdaptedModel) {
   for (const char* name : {"lora_qwen3_tied", "rslora_qwen3_tied"}) {
     const testing::GoldenCase golden = testing::ReadGoldenCase(name);
     for (const Path path : {Path::kFused, Path::kFakeDevice}) {
       std::unique_ptr<Transformer> model = testing::LoadGolden(name, path);
       ASSERT_NE(model, nullptr);
-      EXPECT_LT(MaxDifference(Logits(*model, golden.rows), at::cat(golden.logits, 0)), 2e-4)
-          << name;
+      const at::Tensor logits = Logits(*model, golden.rows);
+      EXPECT_LT(MaxDifference(logits, at::cat(golden.logits, 0)), 2e-4) << name;
+      EXPECT_NEAR(Loss(logits, golden.rows), golden.json["loss"].get<double>(), 1e-4) << name;
     }
     std::unique_ptr<Transformer> base = testing::LoadGolden("qwen3_tied", Path::kFused);
     EXPECT_GT(MaxDifference(Logits(*base, golden.rows), at::cat(golden.logits, 0)), 1e-2) << name;

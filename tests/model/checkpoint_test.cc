@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 
+#include "absl/strings/str_join.h"
 #include "common/files.h"
 #include "model/parameter_view.h"
 #include "model/safetensors.h"
@@ -45,6 +46,31 @@ class CheckpointTest : public ::testing::Test {
     edit(tensors);
     EXPECT_TRUE(WriteSafetensors(JoinPath(dir_, "model.safetensors"), tensors).ok());
     return Transformer::Load(dir_, at::kCPU).status();
+  }
+  // A folder of `model` whose tensors have the dtypes (F32, BF16, F16) in turn; returns the flat
+  // parameters that loading it must give.
+  at::Tensor SaveInDtypes(const Transformer& model, const std::vector<const char*>& dtypes) {
+    EXPECT_TRUE(model.Save(dir_).ok());  // for config.json; the weights are written again
+    std::map<std::string, at::Tensor> tensors;
+    std::map<std::string, TensorSpec> specs;
+    std::vector<at::Tensor> flat;
+    for (const NamedParameter& p : model.parameters()) {
+      const std::string dtype = dtypes[flat.size() % dtypes.size()];
+      tensors[p.name] = p.tensor.to(dtype == "F16"    ? at::kHalf
+                                    : dtype == "BF16" ? at::kBFloat16
+                                                      : at::kFloat);
+      specs[p.name] = {dtype, p.tensor.sizes().vec()};
+      flat.push_back(tensors[p.name].to(at::kFloat).flatten());
+    }
+    const auto bytes_of =
+        [&](const std::string& name) -> absl::StatusOr<absl::Span<const std::byte>> {
+      const at::Tensor& tensor = tensors.at(name);
+      return absl::MakeConstSpan(static_cast<const std::byte*>(tensor.const_data_ptr()),
+                                 tensor.nbytes());
+    };
+    EXPECT_TRUE(
+        WriteSafetensorsOneByOne(JoinPath(dir_, "model.safetensors"), specs, bytes_of).ok());
+    return at::cat(flat);
   }
 
   const std::string dir_;
@@ -150,15 +176,16 @@ TEST_F(CheckpointTest, LoadingHoldsOneTensorBesideTheWeights) {
   EXPECT_LT(most, weights + largest + (4 << 20));
 }
 
-TEST_F(CheckpointTest, LargeTensorsComeToTheirPlacesOnAnyNumberOfThreads) {
+TEST_F(CheckpointTest, LargeTensorsOfAnyDtypeComeToTheirPlacesOnAnyNumberOfThreads) {
   ModelConfig config = testing::SmallConfig("qwen2");
   config.vocab_size = 20000;
   config.hidden_size = 96;  // the embedding is read in two pieces and converted in thirty
   const auto model = Transformer::Create(config, 3, at::kCPU).value();
-  for (const char* dtype : {"F32", "BF16"}) {
-    ASSERT_TRUE(model->Save(dir_, dtype).ok());
-    at::Tensor expected = model->flat_parameters();
-    if (std::string(dtype) == "BF16") expected = expected.to(at::kBFloat16).to(at::kFloat);
+  const std::vector<std::vector<const char*>> cases = {
+      {"F32"}, {"BF16"}, {"F16"}, {"F16", "F32", "BF16"}};
+  for (const std::vector<const char*>& dtypes : cases) {
+    SCOPED_TRACE(absl::StrJoin(dtypes, " "));
+    const at::Tensor expected = SaveInDtypes(*model, dtypes);
     const int before = at::get_num_threads();
     for (const int threads : {1, 3}) {
       at::set_num_threads(threads);
@@ -166,7 +193,7 @@ TEST_F(CheckpointTest, LargeTensorsComeToTheirPlacesOnAnyNumberOfThreads) {
       const auto again = Transformer::Load(
           dir_, at::kCPU, {.progress = [&](double fraction) { heard.push_back(fraction); }});
       ASSERT_TRUE(again.ok()) << again.status();
-      EXPECT_EQ(MaxDifference((*again)->flat_parameters(), expected), 0) << dtype << threads;
+      EXPECT_EQ(MaxDifference((*again)->flat_parameters(), expected), 0) << threads;
       EXPECT_TRUE(std::is_sorted(heard.begin(), heard.end()));
       EXPECT_EQ(std::count(heard.begin(), heard.end(), 1.0), 1);
       EXPECT_EQ(heard.back(), 1.0);

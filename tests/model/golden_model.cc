@@ -115,7 +115,9 @@ GoldenCase ReadGoldenCase(const std::string& name, const std::string& suffix) {
     out.rows.emplace_back(ids.begin() + r * width, ids.begin() + r * width + n);
     out.logits.push_back(logits[r].narrow(0, 0, n));
     if (scored) out.logprobs.push_back(tensor("right.logprobs")[r].narrow(0, 0, n));
-    if (left) out.left_logits.push_back(tensor("left.logits")[r].narrow(0, width - n, n));
+    if (!left) continue;
+    out.left_logits.push_back(tensor("left.logits")[r].narrow(0, width - n, n));
+    out.left_logprobs.push_back(tensor("left.logprobs")[r].narrow(0, width - n, n));
   }
   return out;
 }

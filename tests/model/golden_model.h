@@ -31,7 +31,8 @@ struct GoldenCase {
   std::vector<std::vector<int32_t>> rows;  // token ids without padding
   std::vector<at::Tensor> logits;          // (tokens, V) each
   std::vector<at::Tensor> logprobs;        // (tokens) each; first is 0; may be empty
-  std::vector<at::Tensor> left_logits;     // the same of the left-padded batch; may be empty
+  // The same of the left-padded batch; may be empty.
+  std::vector<at::Tensor> left_logits, left_logprobs;
 };
 // `suffix` of the tensors' names: right.logits<suffix>.
 GoldenCase ReadGoldenCase(const std::string& name, const std::string& suffix = "");

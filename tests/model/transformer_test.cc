@@ -53,6 +53,30 @@ double Backward(Transformer* model, const std::vector<std::vector<int32_t>>& row
   return loss.item<double>();
 }
 
+// log p(token | those before it) of all tokens but the first of each row, rows end to end;
+// `hidden` is the forward pass's of the rows packed so.
+at::Tensor Logprobs(const Transformer& model, const at::Tensor& hidden,
+                    const std::vector<std::vector<int32_t>>& rows) {
+  std::vector<at::Tensor> parts;
+  int64_t at = 0;
+  for (const std::vector<int32_t>& row : rows) {
+    const int64_t n = row.size();
+    const at::Tensor targets = at::tensor(row, at::kInt).narrow(0, 1, n - 1).to(at::kLong);
+    parts.push_back(SelectedLogprobs(hidden.narrow(0, at, n - 1), model.lm_head(),
+                                     targets.to(model.device()), {1.0, 5})
+                        .logprobs);
+    at += n;
+  }
+  return at::cat(parts);
+}
+
+// The golden numbers in that order.
+at::Tensor ExpectedLogprobs(const std::vector<at::Tensor>& rows) {
+  std::vector<at::Tensor> parts;
+  for (const at::Tensor& row : rows) parts.push_back(row.narrow(0, 1, row.size(0) - 1));
+  return at::cat(parts);
+}
+
 class GoldenTest : public ::testing::TestWithParam<std::tuple<std::string, Path, int>> {};
 
 TEST_P(GoldenTest, GivesTheReferencesLogitsLogprobsAndGradients) {
@@ -71,19 +95,12 @@ TEST_P(GoldenTest, GivesTheReferencesLogitsLogprobsAndGradients) {
     at::Tensor logits = at::matmul(*hidden, model->lm_head().t());
     parity.logits = MaxDifference(logits, at::cat(golden.logits, 0));
     EXPECT_LT(parity.logits, kLogitTolerance);
+    const at::Tensor logprobs = Logprobs(*model, *hidden, golden.rows);
+    parity.logprobs = MaxDifference(logprobs, ExpectedLogprobs(golden.logprobs));
+    EXPECT_LT(parity.logprobs, kLogprobTolerance);
     if (!golden.left_logits.empty()) {
       EXPECT_LT(MaxDifference(logits, at::cat(golden.left_logits, 0)), kLogitTolerance);
-    }
-    int64_t at = 0;
-    for (size_t r = 0; r < golden.rows.size(); ++r) {
-      const int64_t n = golden.rows[r].size();
-      at::Tensor targets = at::tensor(golden.rows[r], at::kInt).narrow(0, 1, n - 1).to(at::kLong);
-      const LogprobResult got = SelectedLogprobs(hidden->narrow(0, at, n - 1), model->lm_head(),
-                                                 targets.to(model->device()), {1.0, 5});
-      const double difference = MaxDifference(got.logprobs, golden.logprobs[r].narrow(0, 1, n - 1));
-      EXPECT_LT(difference, kLogprobTolerance);
-      parity.logprobs = std::max(parity.logprobs, difference);
-      at += n;
+      EXPECT_LT(MaxDifference(logprobs, ExpectedLogprobs(golden.left_logprobs)), kLogprobTolerance);
     }
   }
   EXPECT_NEAR(Backward(model.get(), golden.rows, batch, 16), golden.json["loss"].get<double>(),
@@ -127,6 +144,9 @@ TEST(GoldenModelTest, BfloatWeightsComputedInFloatGiveTheReferencesNumbers) {
     ASSERT_TRUE(hidden.ok()) << hidden.status();
     EXPECT_LT(MaxDifference(at::matmul(*hidden, model->lm_head().t()), at::cat(golden.logits, 0)),
               kLogitTolerance);
+    EXPECT_LT(
+        MaxDifference(Logprobs(*model, *hidden, golden.rows), ExpectedLogprobs(golden.logprobs)),
+        kLogprobTolerance);
   }
 }
 
