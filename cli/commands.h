@@ -51,7 +51,7 @@ int ChatCommand(const ChatOptions& options);
 
 struct EvalOptions {
   std::string dir;                     // run or model folder
-  std::string task;                    // empty = that of the run
+  std::string task;                    // empty = that of the run; else as in cli/task_choice.h
   std::vector<std::string> overrides;  // section.field=value, for the task
   int64_t problems = 200;
   int64_t samples = 8;         // per problem at the temperature, for pass@k

@@ -1,5 +1,3 @@
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -17,7 +15,8 @@
 #include "cli/json_lines.h"
 #include "cli/local_model.h"
 #include "cli/progress.h"
-#include "common/clock.h"
+#include "cli/task_choice.h"
+#include "cli/time_bar.h"
 #include "common/files.h"
 #include "common/status_macros.h"
 #include "environments/run_task.h"
@@ -40,14 +39,12 @@ absl::StatusOr<Settings> MakeSettings(const EvalOptions& options) {
   const bool is_run = FileExists(file);
   MR_ASSIGN_OR_RETURN(settings.config, is_run ? LoadConfig(file, options.overrides)
                                               : ParseConfig("", "--set", options.overrides));
-  RunConfig& config = settings.config;
-  if (!options.task.empty() && options.task != config.task.name) {
-    config.task.name = options.task;
-    config.task.digest.clear();
-  } else if (options.task.empty() && !is_run) {
+  const RunConfig& config = settings.config;
+  if (options.task.empty() && !is_run) {
     return absl::InvalidArgumentError(absl::StrCat(
         options.dir, " is no run, so --task must be given; `millrace tasks` lists them"));
   }
+  MR_RETURN_IF_ERROR(ChooseTask(options.task, options.overrides, &settings.config));
   if (options.problems < 1 || options.samples < 1) {
     return absl::InvalidArgumentError("--problems and --k must be at least 1");
   }
@@ -84,25 +81,6 @@ Json SampleToJson(const EvaluatedSample& sample) {
           {"tokens", sample.tokens},
           {"truncated", sample.truncated}};
 }
-
-// The bar with the pace and the time left, on a terminal only.
-class TimeBar {
- public:
-  void Update(int64_t done, int64_t total) {
-    if (!terminal_) return;
-    const double seconds = absl::ToDoubleSeconds(Clock::Real()->Now() - start_);
-    const double fraction = static_cast<double>(done) / static_cast<double>(total);
-    std::fprintf(stderr, "\r\x1b[K%s %lld/%lld samples, %.1f/s, %s left",
-                 FormatBar(fraction, 20).c_str(), static_cast<long long>(done),
-                 static_cast<long long>(total), static_cast<double>(done) / std::max(seconds, 1e-3),
-                 FormatSeconds(seconds * (1 - fraction) / fraction).c_str());
-    if (done == total) std::fprintf(stderr, "\r\x1b[K");
-  }
-
- private:
-  const bool terminal_ = isatty(STDERR_FILENO) != 0;
-  const absl::Time start_ = Clock::Real()->Now();
-};
 
 // Keeps the samples of the first problems for the screen, and writes all to a file when asked.
 class SampleKeeper {

@@ -29,11 +29,14 @@ class Run {
     const uint64_t there_are = task_.Size(Split::kEval);
     auto problems = static_cast<uint64_t>(settings_.problems);
     if (there_are > 0) problems = std::min(problems, there_are);
+    const int64_t expected =
+        static_cast<int64_t>(problems) * (settings_.samples + (settings_.greedy ? 1 : 0));
+    Progress(0, expected);
     for (uint64_t id = 0; id < problems; ++id) MR_RETURN_IF_ERROR(Prepare(id));
-    for (int64_t i = 0; i < expected_; ++i) {
+    for (int64_t i = 0; i < expected; ++i) {
       MR_ASSIGN_OR_RETURN(const EndedSample ended, queue_->Take());
       MR_RETURN_IF_ERROR(Judge(ended));
-      if (callbacks_.on_progress) callbacks_.on_progress(i + 1, expected_);
+      Progress(i + 1, expected);
     }
     outcome_.model_dir = model_.dir;
     outcome_.load_seconds = absl::ToDoubleSeconds(loaded - start);
@@ -42,6 +45,10 @@ class Run {
   }
 
  private:
+  void Progress(int64_t done, int64_t total) const {
+    if (callbacks_.on_progress) callbacks_.on_progress(done, total);
+  }
+
   absl::Status Load() {
     LocalModelOptions options;
     options.device = settings_.device;
@@ -84,7 +91,6 @@ class Run {
     request.on_sample = [queue = queue_, number](GeneratedSample sample) {
       queue->Put({number, std::move(sample)});
     };
-    expected_ += samples;
     const absl::Status status = model_.engine->Submit(std::move(request)).status();
     if (status.ok()) return status;
     return absl::Status(status.code(), absl::StrCat("problem ", id, ": ", status.message()));
@@ -124,7 +130,6 @@ class Run {
   const std::shared_ptr<SampleQueue> queue_ = std::make_shared<SampleQueue>();
   std::vector<PreparedProblem> prepared_;
   EvaluationOutcome outcome_;
-  int64_t expected_ = 0;
   LocalModel model_;  // last: its engine's thread uses the others
 };
 

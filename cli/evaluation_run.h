@@ -40,8 +40,9 @@ struct EvaluatedSample {
 };
 
 struct EvaluationCallbacks {
-  std::function<void(const EvaluatedSample&)> on_sample;         // may be empty
-  std::function<void(int64_t done, int64_t total)> on_progress;  // may be empty
+  std::function<void(const EvaluatedSample&)> on_sample;  // may be empty
+  // Samples; first with 0, when the model is loaded. May be empty.
+  std::function<void(int64_t done, int64_t total)> on_progress;
 };
 
 struct EvaluationOutcome {

@@ -11,6 +11,7 @@
 #include "cli/prompt_input.h"
 #include "cli/sample_queue.h"
 #include "common/status_macros.h"
+#include "model/kv_cache.h"
 
 namespace millrace {
 namespace {
@@ -28,6 +29,12 @@ class Generator {
     model.threads = options_.threads;
     model.max_batch = options_.has_prompt ? std::min(kMaxBatch, options_.samples) : kMaxBatch;
     model.kv_tokens = std::max<int64_t>(4096, model.max_batch * (256 + options_.max_new_tokens));
+    if (options_.has_prompt) {
+      model.least_kv_tokens = [this, batch = model.max_batch](const Tokenizer& tokenizer,
+                                                              int64_t context) {
+        return TokensOfPrompt(tokenizer, context, batch);
+      };
+    }
     MR_ASSIGN_OR_RETURN(model_, LoadLocalModel(options_.dir, model));
     format_.chat = model_.chat && !options_.raw;
     format_.vocab_size = static_cast<int32_t>(model_.engine->model_config().vocab_size);
@@ -71,6 +78,18 @@ class Generator {
     size_t prompt_tokens = 0;
     std::map<uint32_t, GeneratedSample> samples;
   };
+
+  // K/V of the prompt that was given as a flag and of `batch` answers to it; 0 when it is refused
+  // whatever the cache, as Add will say.
+  int64_t TokensOfPrompt(const Tokenizer& tokenizer, int64_t context, int64_t batch) const {
+    const PromptFormat format{SpeaksChat(tokenizer) && !options_.raw, tokenizer.vocab_size()};
+    const auto ids = PromptIds(tokenizer, format, OrderedJson{{"prompt", options_.prompt}});
+    if (!ids.ok()) return 0;
+    const auto prompt = static_cast<int64_t>(ids->size());
+    if (prompt + options_.max_new_tokens > context) return 0;
+    // An answer begins and ends within a block.
+    return prompt + batch * (options_.max_new_tokens + 2 * KvCache::kBlockTokens);
+  }
 
   // Waits for a sample; prints what is ready, in the order of the input.
   absl::Status TakeOne() {

@@ -12,7 +12,7 @@ constexpr absl::Duration kRedraw = absl::Milliseconds(100), kLines = absl::Secon
 
 }  // namespace
 
-LoadBar::LoadBar(std::string what, const LoadBarOptions& options)
+LoadBar::LoadBar(std::string what, const BarOptions& options)
     : what_(std::move(what)),
       options_(options),
       pace_(options.terminal ? kRedraw : kLines, options.clock) {}

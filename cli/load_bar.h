@@ -14,7 +14,8 @@
 
 namespace millrace {
 
-struct LoadBarOptions {
+// Where a bar is drawn, and by which clock.
+struct BarOptions {
   FILE* out = stderr;
   bool terminal = isatty(STDERR_FILENO) != 0;
   Clock* clock = Clock::Real();
@@ -23,7 +24,7 @@ struct LoadBarOptions {
 class LoadBar {
  public:
   // `what`: "loading models/x".
-  explicit LoadBar(std::string what, const LoadBarOptions& options = {});
+  explicit LoadBar(std::string what, const BarOptions& options = {});
   LoadBar(const LoadBar&) = delete;
   LoadBar& operator=(const LoadBar&) = delete;
   ~LoadBar();  // leaves no bar behind
@@ -38,7 +39,7 @@ class LoadBar {
   void Clear();
 
   const std::string what_;
-  const LoadBarOptions options_;
+  const BarOptions options_;
   ProgressPace pace_;
   bool shown_ = false;
 };

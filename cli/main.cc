@@ -36,6 +36,16 @@ constexpr char kSetHelp[] = "Override a config field: section.field=value (may b
 // Each subcommand stores what to run; exactly one of them is parsed.
 using Action = std::function<int()>;
 
+void AddSeed(CLI::App* command, uint64_t* seed) {
+  // By itself CLI11 lets -1 wrap to the largest number.
+  const auto not_negative = [](const std::string& text) {
+    return text.find('-') == std::string::npos ? "" : "a seed is not negative, not " + text;
+  };
+  command->add_option("--seed", *seed, "Of the sampling")
+      ->capture_default_str()
+      ->check(not_negative);
+}
+
 void DefineTrain(CLI::App& app, Flags& f, Action& action) {
   const auto define = [&action](CLI::App* command, TrainOptions* options) {
     command->add_option("config", options->config, "TOML file of the run")->required();
@@ -88,7 +98,7 @@ void DefineChat(CLI::App& app, Flags& f, Action& action) {
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
   chat->add_option("--once", f.chat.once, "Answer this and end");
-  chat->add_option("--seed", f.chat.seed, "Of the sampling")->capture_default_str();
+  AddSeed(chat, &f.chat.seed);
   chat->add_option("--threads", f.chat.threads, "Compute threads; 0 = all cores")
       ->capture_default_str()
       ->check(CLI::Range(0, kMostThreads));
@@ -124,7 +134,7 @@ void DefineEval(CLI::App& app, Flags& f, Action& action) {
   eval->add_option("--max-new-tokens", f.eval.max_new_tokens, "0 = the run's, or 256")
       ->capture_default_str()
       ->check(CLI::Range(0, 1 << 20));
-  eval->add_option("--seed", f.eval.seed, "Of the sampling")->capture_default_str();
+  AddSeed(eval, &f.eval.seed);
   eval->add_option("--threads", f.eval.threads, "Compute threads; 0 = all cores")
       ->capture_default_str()
       ->check(CLI::Range(0, kMostThreads));
@@ -137,7 +147,8 @@ constexpr char kModelHelp[] = "Run directory or Hugging Face folder";
 void DefineText(CLI::App& app, Flags& f, Action& action) {
   CLI::App* tokenize = app.add_subcommand("tokenize", "Texts to token ids");
   tokenize->add_option("dir", f.tokenize.dir, kModelHelp)->required();
-  CLI::Option* text = tokenize->add_option("--text", f.tokenize.text, "This, instead of stdin");
+  CLI::Option* text =
+      tokenize->add_option("--text", f.tokenize.text, "This, instead of stdin (which is not read)");
   tokenize->add_flag("--special", f.tokenize.special,
                      "Special tokens spelled out in the text become their ids");
   tokenize->add_flag("--add-special", f.tokenize.add_special,
@@ -162,7 +173,8 @@ void DefineText(CLI::App& app, Flags& f, Action& action) {
 void DefineScore(CLI::App& app, Flags& f, Action& action) {
   CLI::App* score = app.add_subcommand("score", "Log-probability of every token of a text");
   score->add_option("dir", f.score.dir, kModelHelp)->required();
-  CLI::Option* text = score->add_option("--text", f.score.text, "This, instead of stdin");
+  CLI::Option* text =
+      score->add_option("--text", f.score.text, "This, instead of stdin (which is not read)");
   score->add_option("--temperature", f.score.temperature, "Logits are divided by it")
       ->capture_default_str()
       ->check(CLI::Range(1e-3, 100.0));
@@ -180,7 +192,8 @@ void DefineGenerate(CLI::App& app, Flags& f, Action& action) {
   GenerateOptions& g = f.generate;
   CLI::App* generate = app.add_subcommand("generate", "Samples for given prompts");
   generate->add_option("dir", g.dir, kModelHelp)->required();
-  CLI::Option* prompt = generate->add_option("--prompt", g.prompt, "This, instead of stdin");
+  CLI::Option* prompt =
+      generate->add_option("--prompt", g.prompt, "This, instead of stdin (which is not read)");
   generate->add_flag("--raw", g.raw, "Prompts are plain text, not for the chat template");
   generate->add_option("-n,--samples", g.samples, "Per prompt")
       ->capture_default_str()
@@ -197,7 +210,7 @@ void DefineGenerate(CLI::App& app, Flags& f, Action& action) {
   generate->add_option("--max-new-tokens", g.max_new_tokens, "Longest answer")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
-  generate->add_option("--seed", g.seed, "Of the sampling")->capture_default_str();
+  AddSeed(generate, &g.seed);
   generate->add_flag("--logprobs", g.logprobs, "With those of the sampled tokens");
   generate->add_option("--threads", g.threads, "Compute threads; 0 = all cores")
       ->capture_default_str()

@@ -34,7 +34,7 @@ class Scorer {
   absl::Status Load() {
     at::set_num_threads(ComputeThreads(options_.threads));
     MR_ASSIGN_OR_RETURN(const std::string dir, FindModelDir(options_.dir));
-    MR_ASSIGN_OR_RETURN(tokenizer_, Tokenizer::Load(dir));
+    MR_ASSIGN_OR_RETURN(tokenizer_, LoadModelTokenizer(dir));
     MR_ASSIGN_OR_RETURN(const at::Device device,
                         CatchTorch("--device", [&]() -> absl::StatusOr<at::Device> {
                           return at::Device(options_.device);
@@ -72,8 +72,9 @@ class Scorer {
  private:
   absl::Status ScoreIds(const std::vector<int32_t>& ids, size_t first) {
     if (ids.size() <= first) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(ids.size(), " tokens, and the first to be scored would be number ", first));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "there is nothing to score in ", ids.size(), ids.size() == 1 ? " token" : " tokens",
+          ": of a text all but the first are scored, of a completion its own"));
     }
     if (static_cast<int64_t>(ids.size()) > model_->config().max_position) {
       return absl::InvalidArgumentError(

@@ -1,16 +1,20 @@
 // config, tasks, import: the subcommands of a few lines.
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "cli/commands.h"
 #include "cli/json_lines.h"
 #include "cli/load_bar.h"
-#include "cli/machine_check.h"
+#include "cli/run_check.h"
+#include "cli/task_choice.h"
 #include "common/config.h"
 #include "common/config_schema.h"
+#include "common/files.h"
 #include "common/status_macros.h"
 #include "environments/run_task.h"
 #include "model/gguf_import.h"
@@ -23,13 +27,41 @@ void PrintError(const absl::Status& status) {
   std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
 }
 
-// On this machine, as far as the model is known: its folder may come later.
-std::vector<ConfigIssue> MachineIssues(const RunConfig& config) {
-  KvShape shape;
-  if (const auto model = LoadRunModel(config.model); model.ok()) {
-    shape = {model->config.layers, model->config.kv_heads, model->config.head_dim};
+// What `millrace train` would refuse, as far as it can be known here and now.
+std::vector<std::string> RunIssues(const std::string& file, const RunConfig& config) {
+  std::vector<std::string> issues;
+  const auto add = [&issues](const absl::Status& status) {
+    if (!status.ok()) issues.emplace_back(status.message());
+  };
+  const absl::StatusOr<std::unique_ptr<Task>> task = CheckTask(config);
+  add(task.status());
+  std::optional<RunModel> model;
+  const std::string& folder = config.model.path;
+  if (!folder.empty() && !FileExists(folder)) {
+    // It may come later, or be on another machine.
+    std::fprintf(
+        stderr, "%s: model.path: %s is not there (yet); what depends on the model is not checked\n",
+        file.c_str(), folder.c_str());
+  } else {
+    absl::StatusOr<RunModel> loaded = LoadRunModel(config.model);
+    add(loaded.status());
+    if (loaded.ok()) model = *std::move(loaded);
   }
-  return CheckMachine(config, shape, ThisMachine());
+  for (const ConfigIssue& issue : CheckModelAndMachine(config, model ? &model->config : nullptr)) {
+    issues.push_back(absl::StrCat(issue.field, ": ", issue.message));
+  }
+  if (issues.empty() && model) add(CheckPrompts(config, *model, **task));
+  return issues;
+}
+
+// A file that is no run's config but a dataset by itself (docs/datasets.md).
+std::vector<std::string> DatasetIssues(const std::string& file,
+                                       const std::vector<std::string>& overrides) {
+  RunConfig config;
+  absl::Status status = ChooseTask(file, overrides, &config);
+  if (status.ok()) status = MakeRunTask(config).status();
+  if (status.ok()) return {};
+  return {std::string(status.message())};
 }
 
 }  // namespace
@@ -40,12 +72,15 @@ int ConfigCheckCommand(const std::string& file, const std::vector<std::string>& 
     PrintError(config.status());
     return 2;
   }
-  const std::vector<ConfigIssue> issues = MachineIssues(*config);
-  for (const ConfigIssue& issue : issues) {
-    std::fprintf(stderr, "%s: %s: %s\n", file.c_str(), issue.field.c_str(), issue.message.c_str());
+  const bool is_dataset = absl::EndsWith(file, ".toml") && HoldsOnlyData(*config);
+  const std::vector<std::string> issues =
+      is_dataset ? DatasetIssues(file, overrides) : RunIssues(file, *config);
+  for (const std::string& issue : issues) {
+    std::fprintf(stderr, "%s: %s\n", file.c_str(), issue.c_str());
   }
   if (!issues.empty()) return 2;
-  std::printf("%s: ok\n", file.c_str());
+  std::printf("%s: ok%s\n", file.c_str(),
+              is_dataset ? " as a dataset (a run of it also sets task.name = \"dataset\")" : "");
   return 0;
 }
 
@@ -90,18 +125,11 @@ namespace {
 
 absl::StatusOr<std::unique_ptr<Task>> TaskOf(const std::string& what,
                                              const std::vector<std::string>& overrides) {
+  RunConfig config;
   if (!absl::EndsWith(what, ".toml")) {
-    MR_ASSIGN_OR_RETURN(RunConfig config, ParseConfig("", "--set", overrides));
-    config.task.name = what;
-    return MakeRunTask(config);
+    MR_ASSIGN_OR_RETURN(config, ParseConfig("", "--set", overrides));
   }
-  MR_ASSIGN_OR_RETURN(const RunConfig config, LoadConfig(what, overrides));
-  // A file that only holds a dataset leaves the task's name as it is by default.
-  if (!config.data.files.empty() && config.task.name == RunConfig().task.name) {
-    TaskOptions options = TaskOptionsOf(config);
-    options.name = what;
-    return MakeTask(options);
-  }
+  MR_RETURN_IF_ERROR(ChooseTask(what, overrides, &config));
   return MakeRunTask(config);
 }
 

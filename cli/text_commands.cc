@@ -3,6 +3,7 @@
 #include <sstream>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cli/commands.h"
 #include "cli/json_lines.h"
@@ -36,6 +37,9 @@ absl::Status Tokenize(const TextOptions& options) {
   if (options.has_text) return print(options.text);
   return ForEachJsonLine(StandardInput(), [&](int64_t, const OrderedJson& line) -> absl::Status {
     if (line.is_string()) return print(line.get<std::string>());
+    if (!line.is_object()) {
+      return absl::InvalidArgumentError("neither a JSON string nor {\"text\": \"...\"}");
+    }
     MR_ASSIGN_OR_RETURN(const std::string text, TextMember(line, "text"));
     return print(text);
   });
@@ -69,9 +73,13 @@ absl::Status Render(const RenderOptions& options) {
   // One conversation may be written over several lines.
   if (OrderedJson::accept(all)) return RenderOne(*tokenizer, options, all);
   std::istringstream lines(all);
-  return ForEachJsonLine(lines, [&](int64_t, const OrderedJson& line) {
+  const absl::Status status = ForEachJsonLine(lines, [&](int64_t, const OrderedJson& line) {
     return RenderOne(*tokenizer, options, line.dump());
   });
+  if (!absl::EndsWith(status.message(), "not valid JSON")) return status;
+  return absl::Status(status.code(), absl::StrCat(status.message(),
+                                                  "; of several conversations each is on one "
+                                                  "line, only a single one may span lines"));
 }
 
 }  // namespace

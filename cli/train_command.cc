@@ -11,9 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "cli/commands.h"
 #include "cli/json_lines.h"
-#include "cli/machine_check.h"
 #include "cli/progress.h"
 #include "cli/progress_format.h"
+#include "cli/run_check.h"
 #include "cli/run_dir.h"
 #include "cli/supervisor.h"
 #include "common/clock.h"
@@ -21,69 +21,22 @@
 #include "common/net_util.h"
 #include "common/process.h"
 #include "common/status_macros.h"
-#include "environments/run_task.h"
 #include "model/run_model.h"
 
 namespace millrace {
 namespace {
 
-// Makes the task once to see that it can be made, tells the user what it says of its problems, and
-// writes down their digest for the other processes.
-absl::StatusOr<std::unique_ptr<Task>> CheckTask(RunConfig* config) {
-  MR_ASSIGN_OR_RETURN(std::unique_ptr<Task> task, MakeRunTask(*config));
-  for (const std::string& note : task->Notes()) std::printf("%s\n", note.c_str());
-  config->task.digest = task->Digest();
-  const auto held_out = static_cast<int64_t>(task->Size(Split::kEval));
-  const int64_t most =
-      std::max(config->eval.problems, config->eval.every > 0 ? config->eval.every_problems : 0);
-  if (held_out > 0 && most > held_out) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("an evaluation of ", most, " problems is configured, but task ", task->name(),
-                     " has ", held_out, " held-out ones; lower eval.problems"));
-  }
-  return task;
-}
-
-// A group whose prompt is too long is a failed group. When the first problems are all such ones,
-// the rest hardly is any better.
-absl::Status CheckPrompts(const RunConfig& config, const RunModel& model, const Task& task) {
-  constexpr uint64_t kLooks = 8;
-  const RunConfig::Rollout& rollout = config.rollout;
-  absl::Status last;
-  for (uint64_t id = 0; id < kLooks; ++id) {
-    if (const uint64_t size = task.Size(Split::kTrain); size > 0 && id >= size) break;
-    MR_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt,
-                        EncodeProblem(*model.tokenizer, task.Make(Split::kTrain, id)));
-    const auto length = static_cast<int64_t>(prompt.size());
-    const int64_t positions = model.config.max_position;
-    const std::string what =
-        absl::StrCat("no problem of task ", task.name(),
-                     " can be sampled: ", "the prompt of problem ", id, " has ", length, " tokens");
-    if (length > rollout.max_prompt_tokens) {
-      last = absl::InvalidArgumentError(
-          absl::StrCat(what, "; rollout.max_prompt_tokens is ", rollout.max_prompt_tokens));
-    } else if (positions > 0 && length + rollout.max_new_tokens > positions) {
-      last = absl::InvalidArgumentError(absl::StrCat(what, ", which with rollout.max_new_tokens ",
-                                                     rollout.max_new_tokens, " exceeds the ",
-                                                     positions, " positions of the model"));
-    } else {
-      return absl::OkStatus();
-    }
-  }
-  return last;
-}
-
 // Everything that can be known to fail before anything is written or started.
 absl::Status CheckBeforeStart(RunConfig* run_config, const std::string& program_dir) {
-  MR_ASSIGN_OR_RETURN(const std::unique_ptr<Task> task, CheckTask(run_config));
-  const RunConfig& config = *run_config;
+  RunConfig& config = *run_config;
+  MR_ASSIGN_OR_RETURN(const std::unique_ptr<Task> task, CheckTask(config));
+  for (const std::string& note : task->Notes()) std::printf("%s\n", note.c_str());
+  config.task.digest = task->Digest();  // for the other processes
   MR_ASSIGN_OR_RETURN(const RunModel model, LoadRunModel(config.model));
-  MR_RETURN_IF_ERROR(CheckPrompts(config, model, *task));
-  const ModelConfig& m = model.config;
-  for (const ConfigIssue& issue :
-       CheckMachine(config, {m.layers, m.kv_heads, m.head_dim}, ThisMachine())) {
+  for (const ConfigIssue& issue : CheckModelAndMachine(config, &model.config)) {
     return absl::InvalidArgumentError(absl::StrCat(issue.field, ": ", issue.message));
   }
+  MR_RETURN_IF_ERROR(CheckPrompts(config, model, *task));
   for (const std::string& address : {config.buffer.address, config.weight_sync.address}) {
     if (address.empty()) continue;
     MR_ASSIGN_OR_RETURN(const HostPort where, ParseHostPort(address));

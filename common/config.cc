@@ -199,6 +199,8 @@ void Parser::ReadOverride(const std::string& override_text) {
     config_ = before;
     Issue(origin, parts.first, ": \"", parts.second,
           "\" is not valid; valid: ", DescribeValid(*field));
+  } else if (field->section == "data") {
+    config_.data.overridden.push_back(field->name);
   }
 }
 

@@ -47,7 +47,9 @@ struct RunConfig {
     std::string digest;  // of the problems, set by `millrace train`; empty = not checked
   } task;
 
-  struct Data {                           // task "dataset"
+  // Task "dataset"; for tasks that are a file of their own with such a section, what goes on top of
+  // it (environments/dataset_task.h).
+  struct Data {
     std::vector<std::string> files;       // JSONL or CSV, "file" or "file:weight" each
     std::vector<std::string> eval_files;  // held out; empty = eval_fraction of `files`
     std::string question = "question";    // columns
@@ -60,6 +62,7 @@ struct RunConfig {
     std::string pattern;                // regex: its first group is the answer
     double eval_fraction = 0.1;
     double near_duplicates = 0.8;  // similarity from which prompts count as the same; 0 = off
+    std::vector<std::string> overridden;  // names of the fields above that --set gave; not a field
   } data;
 
   struct Buffer {

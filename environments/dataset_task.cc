@@ -1,14 +1,17 @@
 #include "environments/dataset_task.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <numeric>
 #include <system_error>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/config_schema.h"
 #include "common/files.h"
 #include "common/status_macros.h"
 #include "environments/dataset.h"
@@ -115,6 +118,32 @@ void MakeAbsolute(const std::filesystem::path& folder, std::vector<std::string>*
   }
 }
 
+// `file_data`, which is [data] of `file`, with what `given` says otherwise than the defaults.
+absl::StatusOr<RunConfig::Data> PutOnTop(const RunConfig::Data& given,
+                                         const RunConfig::Data& file_data,
+                                         const std::string& file) {
+  const RunConfig defaults;
+  RunConfig top, result;  // the schema's fields are those of a whole config
+  top.data = given;
+  result.data = file_data;
+  for (const ConfigField& field : ConfigSchema()) {
+    if (field.section != "data") continue;
+    const std::string value = ConfigValueText(field, top);
+    const std::string usual = ConfigValueText(field, defaults);
+    const std::string there = ConfigValueText(field, result);
+    if (value != usual) {
+      std::visit([&](auto ref) { ref(result) = ref(top); }, field.ref);
+    } else if (there != usual &&
+               std::count(given.overridden.begin(), given.overridden.end(), field.name) > 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(field.full_name(), ": --set gives its default ", usual,
+                       ", which can't replace the ", there, " of ", file,
+                       "; change that in a copy of the file and name the copy as the task"));
+    }
+  }
+  return std::move(result.data);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Task>> MakeDatasetTask(const std::string& name,
@@ -124,12 +153,21 @@ absl::StatusOr<std::unique_ptr<Task>> MakeDatasetTask(const std::string& name,
 }
 
 absl::StatusOr<std::unique_ptr<Task>> MakeDatasetFileTask(const std::string& name,
-                                                          const std::string& file, uint64_t seed) {
-  MR_ASSIGN_OR_RETURN(const RunConfig config, LoadConfig(file));
-  RunConfig::Data data = config.data;
+                                                          const std::string& file,
+                                                          const RunConfig::Data& given,
+                                                          uint64_t seed) {
+  MR_ASSIGN_OR_RETURN(RunConfig config, LoadConfig(file));
   const std::filesystem::path folder = std::filesystem::path(file).parent_path();
-  MakeAbsolute(folder, &data.files);
-  MakeAbsolute(folder, &data.eval_files);
+  MakeAbsolute(folder, &config.data.files);
+  MakeAbsolute(folder, &config.data.eval_files);
+  MR_ASSIGN_OR_RETURN(const RunConfig::Data data, PutOnTop(given, config.data, file));
+  if (data.files.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file,
+                     " sets no data.files, so it is no dataset (docs/datasets.md); if it is "
+                     "the config of a run, name its task instead: ",
+                     config.task.name));
+  }
   return MakeDatasetTask(name, data, seed);
 }
 

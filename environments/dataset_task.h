@@ -20,9 +20,15 @@ namespace millrace {
 absl::StatusOr<std::unique_ptr<Task>> MakeDatasetTask(const std::string& name,
                                                       const RunConfig::Data& data, uint64_t seed);
 
-// `file` is TOML with a [data] section, whose relative paths are from the file's folder.
+// `file` is TOML with a [data] section, whose relative paths are from the file's folder. What
+// `given` says otherwise than the defaults goes on top of it, with relative paths from the working
+// directory. INVALID_ARGUMENT when no files come of that, or when a field of given.overridden has
+// its default and the file says otherwise: the config that a run writes down could not tell such a
+// field from one that was left alone.
 absl::StatusOr<std::unique_ptr<Task>> MakeDatasetFileTask(const std::string& name,
-                                                          const std::string& file, uint64_t seed);
+                                                          const std::string& file,
+                                                          const RunConfig::Data& given,
+                                                          uint64_t seed);
 
 // Where data/<name>/dataset.toml is: below $MILLRACE_DATA, ./data, the source tree or the install
 // folder that this program is in. NOT_FOUND lists where it was looked for.

@@ -69,10 +69,15 @@ struct TaskOptions {
   bool partial_credit = true;      // tasks of environments/few_shot_task.h
   std::vector<std::string> parts;  // mixture: "task" or "task:weight" each; empty = the four
   // of environments/few_shot_task.h
-  RunConfig::Data data;  // dataset
+  // dataset; gsm8k and .toml files: on top of theirs. Of a mixture it is for the part "dataset"
+  // alone, the others are as their files say.
+  RunConfig::Data data;
 };
 // NOT_FOUND lists the tasks there are. A name that ends in .toml is a dataset (dataset_task.h).
+// INVALID_ARGUMENT names data.files, or a field of data.overridden, that the task would not read.
 absl::StatusOr<std::unique_ptr<Task>> MakeTask(const TaskOptions& options);
+// Whether options.data has a part in the task.
+bool ReadsData(const TaskOptions& options);
 std::vector<std::string> TaskNames();
 
 }  // namespace millrace

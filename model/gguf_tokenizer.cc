@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "model/model_checks.h"
 #include "model/tokenizer_json.h"
 #include "model/tokenizer_json_writer.h"
 #include "nlohmann/json.hpp"
@@ -19,6 +20,10 @@ using Json = nlohmann::json;
 
 // llama.cpp's token types.
 enum TokenType : int64_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4 };
+
+// Whether it is one of the "added_tokens" of tokenizer.json. What is neither that nor normal is no
+// token there.
+bool IsAdded(int64_t type) { return type == kControl || type == kUserDefined || type == kUnknown; }
 
 // What a pre-tokenizer name of llama.cpp stands for.
 struct Pretokenizing {
@@ -107,7 +112,7 @@ Json TokenizerJson(const Tokens& tokens, const Pretokenizing& pre) {
   }
   for (size_t id = 0; id < tokens.texts.size(); ++id) {
     const int64_t type = tokens.types[id];
-    const bool is_added = type == kControl || type == kUserDefined || type == kUnknown;
+    const bool is_added = IsAdded(type);
     if (is_added) {
       Json entry = AddedTokenJson(tokens.texts[id], type != kUserDefined);
       entry["id"] = id;
@@ -148,7 +153,7 @@ Json TokenizerConfigJson(const GgufReader& gguf, const Tokens& tokens, const std
   Json decoder = Json::object();
   for (size_t id = 0; id < tokens.texts.size(); ++id) {
     const int64_t type = tokens.types[id];
-    if (type != kControl && type != kUserDefined && type != kUnknown) continue;
+    if (!IsAdded(type)) continue;
     decoder[absl::StrCat(id)] = AddedTokenJson(tokens.texts[id], type != kUserDefined);
   }
   const auto context = gguf.Get<int64_t>(absl::StrCat(arch, ".context_length"));
@@ -165,6 +170,16 @@ Json TokenizerConfigJson(const GgufReader& gguf, const Tokens& tokens, const std
   const auto chat = gguf.Get<std::string>("tokenizer.chat_template");
   if (chat && !chat->empty()) json["chat_template"] = *chat;
   return json;
+}
+
+// Against the embedding, where the file has one.
+absl::Status CheckSize(const Tokens& tokens, const GgufReader& gguf) {
+  const auto embed = gguf.tensors().find("token_embd.weight");
+  if (embed == gguf.tensors().end()) return absl::OkStatus();
+  size_t ids = tokens.types.size();
+  while (ids > 0 && tokens.types[ids - 1] != kNormal && !IsAdded(tokens.types[ids - 1])) --ids;
+  return CheckTokenizerSize(static_cast<int64_t>(ids), "tokenizer.ggml.tokens",
+                            embed->second.shape[0], "this file (token_embd.weight)");
 }
 
 // dump() throws on text that is not UTF-8, which a broken file may hold.
@@ -192,6 +207,7 @@ absl::StatusOr<GgufTokenizerFiles> TokenizerFromGguf(const GgufReader& gguf,
     return absl::UnimplementedError(absl::StrCat("pre-tokenizer \"", name, "\" is not supported"));
   }
   MR_ASSIGN_OR_RETURN(Tokens tokens, ReadTokens(gguf));
+  MR_RETURN_IF_ERROR(CheckSize(tokens, gguf));
   const auto bos = gguf.Get<int64_t>("tokenizer.ggml.bos_token_id");
   const bool add_bos =
       gguf.Get<int64_t>("tokenizer.ggml.add_bos_token").value_or(pre->add_bos ? 1 : 0) != 0;

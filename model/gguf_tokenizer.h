@@ -14,7 +14,8 @@ struct GgufTokenizerFiles {
   std::string tokenizer_config_json;
 };
 // Byte-level BPE only ("tokenizer.ggml.model" gpt2). UNIMPLEMENTED names another kind or
-// pre-tokenizer. The result has been read back by ParseTokenizerJson.
+// pre-tokenizer, INVALID_ARGUMENT what is missing, or more tokens than the file's embedding has
+// rows. The result has been read back by ParseTokenizerJson.
 absl::StatusOr<GgufTokenizerFiles> TokenizerFromGguf(const GgufReader& gguf,
                                                      const std::string& architecture);
 

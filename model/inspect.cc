@@ -11,8 +11,10 @@
 #include "model/adapter.h"
 #include "model/config_fields.h"
 #include "model/gguf_config.h"
-#include "model/gguf_dequant.h"
 #include "model/gguf_reader.h"
+#include "model/gguf_tensors.h"
+#include "model/gguf_tokenizer.h"
+#include "model/model_checks.h"
 #include "model/model_config.h"
 #include "model/safetensors.h"
 #include "model/tokenizer.h"
@@ -36,7 +38,12 @@ void AddTensor(const std::string& dtype, int64_t elements, int64_t bytes, ModelS
   summary->dtypes[dtype] += elements;
 }
 
-// What follows from a config that is supported.
+// The first reason is kept.
+void Refuse(const absl::Status& status, ModelSummary* s) {
+  if (!status.ok() && s->unsupported.empty()) s->unsupported = std::string(status.message());
+}
+
+// What a config that is supported says.
 void Describe(const ModelConfig& c, ModelSummary* s) {
   s->architecture = c.model_type;
   s->vocab_size = c.vocab_size;
@@ -52,6 +59,10 @@ void Describe(const ModelConfig& c, ModelSummary* s) {
   s->rope = RopeTypeName(c.rope.type);
   s->tied = c.tie_word_embeddings;
   s->ignored_fields = c.ignored_fields;
+}
+
+// What follows from a config that the tensors agree with.
+void DescribeMemory(const ModelConfig& c, ModelSummary* s) {
   int64_t parameters = 0, idle = 0;
   for (const ParameterShape& p : ParameterShapes(c)) {
     parameters += p.Elements();
@@ -60,11 +71,10 @@ void Describe(const ModelConfig& c, ModelSummary* s) {
   idle = c.experts == 0 ? 0 : idle / c.experts * (c.experts - c.experts_per_token);
   s->active_parameters = parameters - idle;
   constexpr int64_t kFloat = 4;
-  // With experts decoding reads the weights themselves; a packed copy leaves the embedding out,
-  // unless it is the head too.
-  const int64_t embedding = c.tie_word_embeddings ? 0 : c.vocab_size * c.hidden_size;
-  const int64_t packed = c.experts > 0 ? 0 : parameters - embedding;
-  s->rollout_bytes = kFloat * (parameters + packed);
+  // Packed for decoding; an embedding that is the head too is there as rows besides. With experts
+  // decoding reads the weights themselves.
+  const bool twice = c.tie_word_embeddings && c.experts == 0;
+  s->rollout_bytes = kFloat * (parameters + (twice ? c.vocab_size * c.hidden_size : 0));
   s->kv_bytes_per_token = kFloat * 2 * c.layers * c.kv_heads * c.head_dim;
   s->train_bytes = 4 * kFloat * parameters;
 }
@@ -91,11 +101,16 @@ void DescribeLoosely(const std::string& dir, ModelSummary* s) {
   number("head_dim", &s->head_dim);
 }
 
-void DescribeTokenizer(const std::string& dir, ModelSummary* s) {
-  const auto tokenizer_dir = TokenizerDir(dir);
-  if (!tokenizer_dir.ok()) return;
-  const auto tokenizer = Tokenizer::Load(*tokenizer_dir);
-  if (tokenizer.ok()) s->tokenizer_size = (*tokenizer)->vocab_size();
+// Weights alone can be loaded, so a folder without a tokenizer is no failure.
+void DescribeTokenizer(const std::string& folder, const absl::StatusOr<ModelConfig>& config,
+                       ModelSummary* s) {
+  const auto dir = TokenizerDir(folder);
+  if (!dir.ok() || !FileExists(JoinPath(*dir, "tokenizer.json"))) return;
+  const auto tokenizer = Tokenizer::Load(*dir);
+  if (!tokenizer.ok()) return Refuse(tokenizer.status(), s);
+  s->tokenizer_size = (*tokenizer)->vocab_size();
+  if (!config.ok()) return;
+  Refuse(CheckTokenizerSize(**tokenizer, *dir, *config, s->base.empty() ? folder : s->base), s);
 }
 
 absl::Status InspectFolder(const std::string& folder, ModelSummary* s) {
@@ -108,7 +123,7 @@ absl::Status InspectFolder(const std::string& folder, ModelSummary* s) {
   } else if (absl::IsNotFound(config.status())) {
     return config.status();
   } else {
-    s->unsupported = std::string(config.status().message());
+    Refuse(config.status(), s);
     DescribeLoosely(dir, s);
   }
   MR_ASSIGN_OR_RETURN(const CheckpointReader reader, CheckpointReader::Open(dir));
@@ -119,11 +134,13 @@ absl::Status InspectFolder(const std::string& folder, ModelSummary* s) {
       AddTensor(tensor.dtype, Elements(tensor.shape), static_cast<int64_t>(tensor.bytes.size()), s);
     }
   }
-  if (config.ok() && s->format == "adapter") {
-    const auto adapter = Adapter::Open(folder, *config);
-    if (!adapter.ok()) s->unsupported = std::string(adapter.status().message());
+  if (config.ok()) {
+    const absl::Status tensors = CheckTensors(*config, reader, dir);
+    Refuse(tensors, s);
+    if (tensors.ok()) DescribeMemory(*config, s);
+    if (s->format == "adapter") Refuse(Adapter::Open(folder, *config).status(), s);
   }
-  DescribeTokenizer(folder, s);
+  DescribeTokenizer(folder, config, s);
   return absl::OkStatus();
 }
 
@@ -134,25 +151,25 @@ absl::Status InspectGguf(const std::string& path, ModelSummary* s) {
   s->file_bytes = static_cast<int64_t>(gguf.file_bytes());
   for (const auto& [name, tensor] : gguf.tensors()) {
     AddTensor(tensor.type, Elements(tensor.shape), static_cast<int64_t>(tensor.bytes.size()), s);
-    if (GgufBlockOf(tensor.type).elements == 0) {
-      s->unsupported =
-          absl::StrCat("tensor type ", tensor.type, " (of ", SupportedGgufTypes(), ")");
-    }
   }
   const auto tokens = gguf.Get<std::vector<std::string>>("tokenizer.ggml.tokens");
   s->tokenizer_size = tokens ? static_cast<int64_t>(tokens->size()) : 0;
+  const std::string architecture = gguf.Get<std::string>("general.architecture").value_or("");
+  s->architecture = architecture;
+  // As the import asks (model/gguf_import.cc), and in its order.
   auto config = GgufModelConfig(gguf);
   absl::Status status = config.status();
   if (status.ok()) {
     config->tie_word_embeddings = !gguf.tensors().contains("output.weight");
     status = ValidateModelConfig(*config);
   }
-  if (status.ok()) {
-    Describe(*config, s);
-    return absl::OkStatus();
-  }
-  s->architecture = gguf.Get<std::string>("general.architecture").value_or("");
-  s->unsupported = std::string(status.message());
+  Refuse(status, s);
+  if (!status.ok()) return absl::OkStatus();
+  Describe(*config, s);
+  const absl::Status tensors = GgufParametersOf(gguf, *config).status();
+  Refuse(tensors, s);
+  if (tensors.ok()) DescribeMemory(*config, s);
+  Refuse(TokenizerFromGguf(gguf, architecture).status(), s);
   return absl::OkStatus();
 }
 
@@ -165,6 +182,12 @@ absl::StatusOr<ModelSummary> InspectModel(const std::string& path) {
   if (fs::is_directory(path, error)) {
     MR_RETURN_IF_ERROR(InspectFolder(path, &summary));
   } else if (fs::exists(path, error)) {
+    if (absl::EndsWith(path, ".safetensors") || absl::EndsWith(path, ".json")) {
+      const std::string folder = fs::path(path).parent_path().string();
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, " is one file of a model; give its folder (",
+                       folder.empty() ? "." : folder, ") or a .gguf file"));
+    }
     MR_RETURN_IF_ERROR(InspectGguf(path, &summary));
   } else {
     return absl::NotFoundError(

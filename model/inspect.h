@@ -17,14 +17,16 @@ struct ModelSummary {
   std::string format;        // huggingface, gguf, adapter
   std::string base;          // adapter: folder of the base model, whose numbers stand below
   std::string architecture;  // llama, mistral, qwen2, qwen3, qwen3_moe, or what the file says
-  // Empty when this program can load (huggingface, adapter) or import (gguf) it; else the field or
-  // architecture that it can't. What could be read of the rest is still filled in.
+  // Empty when this program can load (huggingface, adapter) or import (gguf) it; else the first
+  // reason why not, in the words of the loading or the import: a field or an architecture, tensors
+  // that are not those of the config, a tokenizer. What could be read of the rest is still filled
+  // in.
   std::string unsupported;
 
   // Tensors as they are stored.
   int64_t tensors = 0;
   int64_t parameters = 0;         // scalars
-  int64_t active_parameters = 0;  // used for one token; fewer than all with experts
+  int64_t active_parameters = 0;  // used for one token; fewer than all with experts, else all
   int64_t tensor_bytes = 0;
   int64_t files = 0;
   int64_t file_bytes = 0;                 // of the weights' files
@@ -41,14 +43,18 @@ struct ModelSummary {
   bool tied = false;
   std::vector<std::string> ignored_fields;  // of config.json: not known here, taken to say nothing
 
-  // Bytes of memory here, where weights and K/V are fp32.
-  int64_t rollout_bytes = 0;       // weights and the packed copy that decoding reads
+  // Bytes of memory here, where weights and K/V are fp32; zero too where the tensors are not those
+  // of the config.
+  // Weights of a rollout server on its learner's host. On another host a version as it came is
+  // there besides, and a second one while it comes; chat, eval and generate hold the weights twice.
+  int64_t rollout_bytes = 0;
   int64_t kv_bytes_per_token = 0;  // of one sequence
   int64_t train_bytes = 0;         // weights, gradients, two moments of AdamW; no activations
 };
 
 // `path`: a Hugging Face folder, a PEFT adapter's folder, a .gguf file (any part of a split one).
-// NOT_FOUND when there is no such thing, INVALID_ARGUMENT when headers are broken.
+// NOT_FOUND when there is no such thing, INVALID_ARGUMENT when headers are broken or `path` is one
+// file of a folder.
 absl::StatusOr<ModelSummary> InspectModel(const std::string& path);
 // All fields by name, bytes as numbers; for `millrace inspect`.
 nlohmann::json ModelSummaryToJson(const ModelSummary& summary);

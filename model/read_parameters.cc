@@ -7,18 +7,15 @@
 #include <atomic>
 #include <cstdint>
 #include <optional>
-#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "common/status_macros.h"
 #include "model/adapter.h"
 #include "model/kernels/parallel.h"
+#include "model/model_checks.h"
 #include "model/safetensors.h"
 
 namespace millrace {
@@ -28,52 +25,6 @@ namespace {
 // second cache.
 constexpr int64_t kPieceElements = 1 << 20;
 constexpr int64_t kConvertElements = 1 << 16;
-
-// Names in the checkpoint that are no parameter of the model.
-bool Ignorable(const ModelConfig& config, const std::string& name) {
-  return (config.tie_word_embeddings && name == "lm_head.weight") ||
-         absl::EndsWith(name, "rotary_emb.inv_freq");
-}
-
-absl::Status CheckNames(const ModelConfig& config, const CheckpointReader& reader,
-                        const std::string& dir) {
-  std::set<std::string> surplus, missing;
-  for (std::string& name : reader.Names()) {
-    if (!Ignorable(config, name)) surplus.insert(std::move(name));
-  }
-  for (const ParameterShape& p : ParameterShapes(config)) {
-    if (surplus.erase(p.name) == 0) missing.insert(p.name);
-  }
-  if (!missing.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        dir, ": ", missing.size(), " tensors are missing: ", absl::StrJoin(missing, ", ")));
-  }
-  if (!surplus.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(dir, ": ", surplus.size(),
-                                                   " tensors are not part of a ", config.model_type,
-                                                   " model: ", absl::StrJoin(surplus, ", ")));
-  }
-  return absl::OkStatus();
-}
-
-// Shapes and dtypes, of all tensors before the first is read.
-absl::Status CheckTensors(const ModelConfig& config, const CheckpointReader& reader,
-                          const std::string& dir) {
-  MR_RETURN_IF_ERROR(CheckNames(config, reader, dir));
-  for (const ParameterShape& p : ParameterShapes(config)) {
-    MR_ASSIGN_OR_RETURN(const TensorView view, reader.Get(p.name));
-    if (view.shape != p.shape) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(dir, ": tensor ", p.name, " has shape (", absl::StrJoin(view.shape, ", "),
-                       "), config.json says (", absl::StrJoin(p.shape, ", "), ")"));
-    }
-    if (view.dtype != "F32" && view.dtype != "BF16" && view.dtype != "F16") {
-      return absl::UnimplementedError(absl::StrCat(dir, ": tensor ", p.name, " has dtype ",
-                                                   view.dtype, " (of F32, BF16, F16)"));
-    }
-  }
-  return absl::OkStatus();
-}
 
 // Whole pages of memory that is about to be written from end to end.
 void AdviseHugePages(void* data, int64_t bytes) {

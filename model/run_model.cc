@@ -4,6 +4,7 @@
 #include "common/files.h"
 #include "common/status_macros.h"
 #include "model/adapter.h"
+#include "model/model_checks.h"
 
 namespace millrace {
 namespace {
@@ -23,12 +24,7 @@ absl::StatusOr<RunModel> FromFolder(const std::string& folder) {
   RunModel out;
   MR_ASSIGN_OR_RETURN(out.config, LoadModelConfig(dir));
   MR_ASSIGN_OR_RETURN(out.tokenizer, Tokenizer::Load(tokenizer_dir));
-  // The other way round is usual: embeddings are padded to a round number of rows.
-  if (out.tokenizer->vocab_size() > out.config.vocab_size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(tokenizer_dir, ": the tokenizer has ", out.tokenizer->vocab_size(),
-                     " ids, the model of ", dir, " only ", out.config.vocab_size));
-  }
+  MR_RETURN_IF_ERROR(CheckTokenizerSize(*out.tokenizer, tokenizer_dir, out.config, dir));
   return out;
 }
 

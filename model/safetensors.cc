@@ -114,6 +114,17 @@ absl::Status CheckLayout(std::vector<Entry>* entries, uint64_t data_bytes) {
   return absl::OkStatus();
 }
 
+// What a folder without safetensors is told.
+absl::Status NoWeights(const std::string& dir) {
+  const bool pickled = FileExists(JoinPath(dir, "pytorch_model.bin")) ||
+                       FileExists(JoinPath(dir, "pytorch_model.bin.index.json"));
+  return absl::NotFoundError(
+      absl::StrCat(dir, ": neither model.safetensors nor model.safetensors.index.json",
+                   pickled ? "; pytorch_model.bin is not read (transformers' save_pretrained makes "
+                             "safetensors of it)"
+                           : ""));
+}
+
 uint64_t SpecBytes(const TensorSpec& spec) {
   uint64_t bytes = DtypeSize(spec.dtype);
   for (int64_t dim : spec.shape) bytes *= dim;
@@ -228,15 +239,7 @@ absl::StatusOr<CheckpointReader> CheckpointReader::Open(const std::string& dir) 
     return reader;
   }
   const std::string index_path = JoinPath(dir, "model.safetensors.index.json");
-  if (!FileExists(index_path)) {
-    const bool pickled = FileExists(JoinPath(dir, "pytorch_model.bin")) ||
-                         FileExists(JoinPath(dir, "pytorch_model.bin.index.json"));
-    return absl::NotFoundError(absl::StrCat(
-        dir, ": neither model.safetensors nor model.safetensors.index.json",
-        pickled ? "; pytorch_model.bin is not read (transformers' save_pretrained makes "
-                  "safetensors of it)"
-                : ""));
-  }
+  if (!FileExists(index_path)) return NoWeights(dir);
   MR_ASSIGN_OR_RETURN(const std::string text, ReadFile(index_path));
   const Json index = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
@@ -250,10 +253,13 @@ absl::StatusOr<CheckpointReader> CheckpointReader::Open(const std::string& dir) 
     }
     const std::string file_name = shard.get<std::string>();
     if (!opened.contains(file_name)) {
-      MR_ASSIGN_OR_RETURN(SafetensorsReader file,
-                          SafetensorsReader::Open(JoinPath(dir, file_name)));
+      absl::StatusOr<SafetensorsReader> file = SafetensorsReader::Open(JoinPath(dir, file_name));
+      if (!file.ok()) {
+        return absl::Status(file.status().code(), absl::StrCat(index_path, " names ", file_name,
+                                                               ": ", file.status().message()));
+      }
       opened[file_name] = reader.files_.size();
-      reader.files_.push_back(std::move(file));
+      reader.files_.push_back(*std::move(file));
     }
     MR_RETURN_IF_ERROR(reader.files_[opened[file_name]].Get(name).status());
     reader.where_[name] = opened[file_name];

@@ -62,7 +62,7 @@ class SafetensorsReader {
 };
 
 // A model folder: model.safetensors, or the shards that model.safetensors.index.json names (all
-// must be there).
+// must be there; the error names one that isn't, and the index).
 class CheckpointReader {
  public:
   static absl::StatusOr<CheckpointReader> Open(const std::string& dir);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/local_model.h"
 #include "common/http_server.h"
+#include "model/tokenizer.h"
 #include "tests/cli/temp_dir_test.h"
 
 namespace millrace {
@@ -59,6 +60,58 @@ TEST_F(CommandsTest, ConfigCheckSaysOkOrWhatIsWrong) {
                 "rollout.kv_tokens: 1000000000000 is not valid");
   ExpectFailure("config check good.toml --set rollout.kv_tokens=1000000000", 2,
                 "good.toml: rollout.kv_tokens: 1000000000 tokens of this model take");
+}
+
+TEST_F(CommandsTest, ConfigCheckSaysWhatTrainWouldRefuse) {
+  Write("c.toml", kConfig);
+  Write("few.jsonl", "{\"question\": \"a\", \"answer\": \"1\"}\n");
+  const std::string check = "config check c.toml --set ";
+  ExpectFailure(check + "task.name=nope", 2, "c.toml: no task \"nope\"; there are: calculator");
+  ExpectFailure(check + "task.name=dataset --set data.files=none.jsonl", 2, "none.jsonl");
+  ExpectFailure(check + "task.name=dataset", 2, "task dataset has no files");
+  ExpectFailure(check + "task.name=mixture --set task.parts=zzz", 2, "no task \"zzz\"");
+  ExpectFailure(check + "task.name=gsm8k --set eval.problems=2000", 2, "lower eval.problems");
+  ExpectFailure(check + "data.files=few.jsonl", 2, "data.files is set, but task sums");
+  ExpectFailure(check + "rollout.max_prompt_tokens=2", 2, "rollout.max_prompt_tokens is 2");
+  ExpectFailure(check + "model.vocab_size=100", 2, "the byte tokenizer needs at least");
+}
+
+TEST_F(CommandsTest, ConfigCheckLooksAtAModelThatIsThere) {
+  Write("c.toml", kConfig);
+  const std::string model = absl::StrCat(MILLRACE_GOLDEN_DIR, "/models/llama_untied");
+  ASSERT_OK(MakeDirectories(Path("m")));
+  ASSERT_OK_AND_ASSIGN(const std::string config, ReadFile(model + "/config.json"));
+  Write("m/config.json", config);
+  const std::string flags = "--set model.path=m --set rollout.max_prompt_tokens=";
+  ExpectFailure("config check c.toml " + flags + "200", 2, "m/tokenizer.json is missing");
+  ASSERT_OK(Tokenizer::Bytes()->Save(Path("m")));
+  const Result good = Run("config check c.toml " + flags + "208");
+  EXPECT_EQ(good.code, 0) << good.output;
+  const std::string message =
+      "rollout.max_prompt_tokens: 209 with rollout.max_new_tokens 48 exceeds the 256 positions of "
+      "the model; valid: together at most 256";
+  ExpectFailure("config check c.toml " + flags + "209", 2, message);
+  ExpectFailure("train c.toml --run-dir run " + flags + "209", 1, message);
+  EXPECT_FALSE(FileExists(Path("run")));
+  const Result later = Run("config check c.toml --set model.path=models/later");
+  EXPECT_EQ(later.code, 0) << later.output;
+  EXPECT_THAT(later.output,
+              AllOf(HasSubstr("model.path: models/later is not there"), HasSubstr("c.toml: ok\n")));
+}
+
+TEST_F(CommandsTest, ConfigCheckTakesADatasetForWhatItIs) {
+  std::string rows;
+  for (int i = 0; i < 40; ++i) {
+    absl::StrAppend(&rows, "{\"question\": \"q ", i, "\", \"answer\": 1}\n");
+  }
+  Write("d.jsonl", rows);
+  Write("d.toml", "[data]\nfiles = [\"d.jsonl\"]\nnear_duplicates = 0\n");
+  const Result good = Run("config check d.toml");
+  EXPECT_EQ(good.code, 0) << good.output;
+  EXPECT_THAT(good.output, HasSubstr("d.toml: ok as a dataset"));
+  ExpectFailure("config check d.toml --set data.answer=label", 2, "no column \"label\"");
+  ExpectFailure("train d.toml --run-dir run", 1, "data.files is set, but task log_json");
+  EXPECT_FALSE(FileExists(Path("run")));
 }
 
 TEST_F(CommandsTest, EveryConfigOfTheTreeIsGood) {

@@ -3,32 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdio>
-#include <string>
-
-#include "tests/testing/fake_clock.h"
+#include "tests/cli/bar_fixture.h"
 
 namespace millrace {
 namespace {
 
 using ::testing::EndsWith;
 
-class LoadBarTest : public ::testing::Test {
- protected:
-  ~LoadBarTest() override { std::fclose(out_); }
-  // What has been written so far.
-  std::string Written() {
-    std::string text(static_cast<size_t>(std::ftell(out_)), '\0');
-    std::rewind(out_);
-    const size_t n = std::fread(text.data(), 1, text.size(), out_);
-    EXPECT_EQ(n, text.size());
-    std::fseek(out_, 0, SEEK_END);
-    return text;
-  }
-
-  FILE* const out_ = std::tmpfile();
-  testing::FakeClock clock_;
-};
+class LoadBarTest : public BarTest {};
 
 TEST_F(LoadBarTest, AShortLoadingShowsNothing) {
   for (const bool terminal : {false, true}) {

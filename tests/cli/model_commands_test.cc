@@ -41,7 +41,14 @@ TEST_F(ModelCommandsTest, ALineThatIsWrongIsNamed) {
   ExpectFailure("echo '{}' | $M detokenize m", 1, "no \"ids\"");
   ExpectFailure("echo '{}' | $M generate m", 1, "line 1: no \"prompt\"");
   ExpectFailure("echo '{\"ids\": [300]}' | $M score m", 1, "token id 300");
-  ExpectFailure("echo '{\"ids\": [3]}' | $M score m", 1, "1 tokens, and the first to be scored");
+  ExpectFailure("echo '{\"ids\": [3]}' | $M score m", 1,
+                "line 1: there is nothing to score in 1 token");
+  ExpectFailure("$M score m --text ''", 1,
+                "there is nothing to score in 0 tokens: of a text all but");
+  for (const char* line : {"12", "[\"a\",\"b\"]"}) {
+    ExpectFailure(absl::StrCat("echo '", line, "' | $M tokenize m"), 1,
+                  "line 1: neither a JSON string nor {\"text\": \"...\"}");
+  }
   ExpectFailure("echo '{\"messages\": 1}' | $M generate m", 1, "line 1: ");
   ExpectFailure("echo 5 | $M render m", 1, "millrace: ");
   ExpectFailure("$M tokenize nowhere --text x", 1, "there is no folder nowhere");
@@ -62,6 +69,30 @@ TEST_F(ModelCommandsTest, RenderGivesTextAndTokensOfAConversation) {
   int control = 0;
   for (const int id : open.lines[0]["ids"]) control += id >= 256 ? 1 : 0;
   EXPECT_EQ(control, 3);
+}
+
+TEST_F(ModelCommandsTest, OnlyASingleConversationMaySpanLines) {
+  const std::string one = "[{\"role\": \"user\",\n \"content\": \"Hi\"}]\n";
+  Write("two", one + one);
+  ExpectFailure("$M render m < two", 1,
+                "line 1: not valid JSON; of several conversations each is on one line");
+}
+
+TEST_F(ModelCommandsTest, APromptMayBeAsLongAsTheContext) {
+  Json config = Json::parse(Read("m/config.json"));
+  config["max_position_embeddings"] = 8192;
+  Write("m/config.json", config.dump());
+  const std::string flags = " --max-new-tokens 3 --temperature 0 --threads 1 ";
+  const std::string prompt(5000, 'x');
+  const Result generated = Succeed("$M generate m -n 2" + flags + "--prompt " + prompt);
+  ASSERT_EQ(generated.lines.size(), 2u);
+  EXPECT_EQ(generated.lines[0]["prompt_tokens"], 5000);
+  Succeed("$M chat m" + flags + "--once " + prompt);
+  const std::string longer(8190, 'x');
+  ExpectFailure("$M generate m" + flags + "--prompt " + longer, 1,
+                "exceed the maximum context length of 8192");
+  ExpectFailure("$M chat m" + flags + "--once " + longer + "xx", 1,
+                "longer than the 8192 there is room for");
 }
 
 TEST_F(ModelCommandsTest, GenerateKeepsTheOrderAndRepeatsWithTheSeed) {
@@ -120,8 +151,9 @@ TEST_F(ModelCommandsTest, InspectSaysWhatTheModelIsAndWhatItTakes) {
   EXPECT_EQ(json["architecture"], "qwen3");
   EXPECT_EQ(json["vocab_size"], 259);
   EXPECT_GT(json["parameters"].get<int64_t>(), 10000);
-  EXPECT_TRUE(json["fits"][0]["trains"].get<bool>());
-  ExpectFailure("$M inspect nowhere", 1, "nowhere");
+  for (const char* field : {"trains", "samples", "trains_and_samples"}) {
+    EXPECT_TRUE(json["fits"][0][field].get<bool>()) << field;
+  }
 }
 
 TEST_F(ModelCommandsTest, EvalReportsGreedyAndPassAtKWithAdvice) {
@@ -183,6 +215,51 @@ TEST_F(ModelCommandsTest, EvalTakesDatasetsAndMixturesFromFlags) {
   ExpectFailure("$M eval m", 2, "--task must be given");
 }
 
+std::string Numbers() {
+  std::string rows;
+  for (int i = 0; i < 60; ++i) {
+    absl::StrAppend(&rows, "{\"question\": \"number ", i, "?\", \"answer\": \"", i, "\"}\n");
+  }
+  return rows;
+}
+
+const char* const kQuickEval = " --greedy --problems 100 --max-new-tokens 1 --threads 1 --json";
+
+TEST_F(ModelCommandsTest, EvalTakesTheConfigOfARunAndWhatSetPutsOnTop) {
+  Write("d.jsonl", Numbers());
+  Write("d.toml", "[data]\nfiles = [\"d.jsonl\"]\nnear_duplicates = 0\neval_fraction = 0.2\n");
+  Write("run.toml", "[task]\nname = \"dates\"\n");
+  const Result run = Succeed(absl::StrCat("$M eval m --task run.toml", kQuickEval));
+  EXPECT_EQ(run.lines.at(0)["task"], "dates");
+  const Result few = Succeed(absl::StrCat("$M eval m --task d.toml", kQuickEval));
+  const Result more =
+      Succeed(absl::StrCat("$M eval m --task d.toml --set data.eval_fraction=0.8", kQuickEval));
+  EXPECT_GT(more.lines.at(0)["problems"].get<int>(), 2 * few.lines.at(0)["problems"].get<int>());
+  ExpectFailure("$M eval m --task sums --set data.verifier=json", 1,
+                "data.verifier is set, but task sums");
+  ExpectFailure("$M eval m --task sums --set task.name=dates", 2,
+                "--set task.name=dates contradicts the task that is asked for, sums");
+}
+
+TEST_F(ModelCommandsTest, EvalKeepsTheDataOfARunToItsOwnTask) {
+  Write("d.jsonl", Numbers());
+  Succeed(
+      "mkdir -p r/checkpoints && cp -r m r/checkpoints/step-1 && echo step-1 > "
+      "r/checkpoints/latest");
+  Write("r/config.toml",
+        "[task]\nname = \"dataset\"\ndigest = \"0\"\n"
+        "[data]\nfiles = [\"d.jsonl\"]\nnear_duplicates = 0\n");
+  const Result sums = Succeed(absl::StrCat("$M eval r --task sums", kQuickEval));
+  EXPECT_EQ(sums.lines.at(0)["task"], "sums");
+  Succeed(
+      "$M eval r --task gsm8k --set 'data.prompt=Solve: {question}' --problems 1 --greedy "
+      "--max-new-tokens 1 --threads 1 --samples-file gsm8k.jsonl");
+  EXPECT_THAT(Read("gsm8k.jsonl"), HasSubstr("Solve: Britany"));
+  ExpectFailure(absl::StrCat("$M eval r", kQuickEval), 1, "task.digest");
+  // Problems that are others on purpose have no digest to agree with.
+  Succeed(absl::StrCat("$M eval r --set data.eval_fraction=0.5", kQuickEval));
+}
+
 TEST_F(ModelCommandsTest, DataShowsADatasetWithoutAModel) {
   const Result gsm8k = Succeed("$M data gsm8k");
   EXPECT_EQ(gsm8k.lines.at(0)["held_out"], 1319);
@@ -194,6 +271,28 @@ TEST_F(ModelCommandsTest, DataShowsADatasetWithoutAModel) {
   Write("d.toml", "[data]\nfiles = [\"d.jsonl\"]\n");
   ExpectFailure("$M data d.toml", 1, "d.jsonl:1: no column \"answer\"; there are: question");
   ExpectFailure("$M data none.toml", 1, "none.toml");
+}
+
+TEST_F(ModelCommandsTest, DataShowsWhatSetChanges) {
+  const Json plain = Succeed("$M data gsm8k").lines.at(0);
+  const Json other = Succeed("$M data gsm8k --set data.system=Brief.").lines.at(0);
+  EXPECT_NE(other["digest"], plain["digest"]);
+  ExpectFailure("$M data gsm8k --set data.verifier=json", 1, "train.jsonl:1: the answer is not");
+  const Json file = Succeed(absl::StrCat("$M data ", MILLRACE_SOURCE_DIR,
+                                         "/data/gsm8k/dataset.toml --set data.near_duplicates=0.2"))
+                        .lines.at(0);
+  EXPECT_LT(file["train"].get<int>(), plain["train"].get<int>());
+  ExpectFailure("$M data gsm8k --set data.verifier=exact", 1,
+                "data.verifier: --set gives its default");
+  ExpectFailure("$M data gsm8k --set task.name=dates", 1, "--set task.name=dates contradicts");
+  ExpectFailure("$M data sums --set data.verifier=json", 1, "data.verifier is set, but task sums");
+  // From any folder.
+  const Json card =
+      Succeed(absl::StrCat("$M data ", MILLRACE_SOURCE_DIR, "/configs/cards/gsm8k-qwen3-0.6b.toml"))
+          .lines.at(0);
+  EXPECT_EQ(card["held_out"], 1319);
+  EXPECT_THAT(card["example"]["messages"][0]["content"].get<std::string>(),
+              ::testing::EndsWith("\"####\". /no_think"));
 }
 
 }  // namespace

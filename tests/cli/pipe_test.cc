@@ -2,18 +2,26 @@
 // and folders that are not what was meant.
 #include <gmock/gmock.h>
 
+#include <cstdint>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cli/evaluation_run.h"
 #include "cli/local_model.h"
+#include "environments/task.h"
 #include "tests/cli/model_commands_fixture.h"
 
 namespace millrace {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::Pair;
 using Json = nlohmann::json;
 
 class PipeTest : public ModelCommandsTest {};
@@ -97,12 +105,42 @@ TEST_F(PipeTest, FoldersThatAreNoModelSayWhy) {
   }
 }
 
+TEST_F(PipeTest, WhatCannotBeInspectedSaysWhy) {
+  ExpectFailure("$M inspect nowhere", 1, "nowhere: no such folder or file");
+  ExpectFailure("$M inspect m/model.safetensors", 1,
+                "m/model.safetensors is one file of a model; give its folder (m)");
+  ExpectFailure("cd m && $M inspect config.json", 1, "give its folder (.)");
+  ExpectFailure("mkdir empty && $M inspect empty", 1,
+                "empty is neither a run (checkpoints/latest) nor a model folder (config.json)");
+  ExpectFailure("mkdir -p run/checkpoints && $M inspect run", 1,
+                "the run in run has no checkpoint yet");
+}
+
+TEST_F(PipeTest, ATokenizerWithMoreIdsThanTheModelHasRowsIsRefused) {
+  Succeed(absl::StrCat("cp -r m n && rm n/tokenizer*.json && cp ", MILLRACE_GOLDEN_DIR,
+                       "/tokenizers/gpt2_digits/tokenizer.json n"));
+  Write("ids", "{\"ids\": [65, 66]}\n");
+  for (const char* command :
+       {"score n --text a", "score n < ids", "generate n --prompt a", "generate n < ids",
+        "eval n --task sums --problems 1", "chat n --once a"}) {
+    ExpectFailure(absl::StrCat("$M ", command), 1, "n/tokenizer.json: the tokenizer has ");
+  }
+  // Needs no model.
+  EXPECT_EQ(Succeed("$M tokenize n --text a").lines.size(), 1u);
+  const Json inspected = Succeed("$M inspect n").lines.at(0);
+  EXPECT_EQ(inspected["supported"], false);
+  EXPECT_THAT(inspected["unsupported"].get<std::string>(), HasSubstr("only 259 rows"));
+}
+
 TEST_F(PipeTest, FlagsOutsideTheirRangeAreRefused) {
   for (const char* flags :
        {"score m --text a --threads -3", "generate m --prompt a --threads 5000",
         "eval m --task sums --k 0", "eval m --task sums --problems -2",
         "eval m --task sums --show -1", "eval m --task sums --max-new-tokens -5"}) {
     ExpectFailure(absl::StrCat("$M ", flags), 2, "");
+  }
+  for (const char* command : {"generate m --prompt a", "eval m --task sums", "chat m --once a"}) {
+    ExpectFailure(absl::StrCat("$M ", command, " --seed -1"), 2, "a seed is not negative, not -1");
   }
 }
 
@@ -127,6 +165,23 @@ TEST_F(PipeTest, RemarksGoToStderrAndTheReportStaysJson) {
   config["attention_temperature"] = 0.5;
   Write("m/config.json", config.dump());
   ExpectFailure("$M score m --text abc", 1, "\"attention_temperature\" 0.5");
+}
+
+TEST_F(PipeTest, TheProgressOfAnEvaluationIsHeardOfFromTheStart) {
+  TaskOptions sums;
+  sums.name = "sums";
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Task> task, MakeTask(sums));
+  EvaluationSettings settings;
+  settings.model = Path("m");
+  settings.problems = 2;
+  settings.samples = 1;
+  settings.max_new_tokens = 2;
+  settings.threads = 1;
+  std::vector<std::pair<int64_t, int64_t>> heard;
+  EvaluationCallbacks callbacks;
+  callbacks.on_progress = [&](int64_t done, int64_t total) { heard.emplace_back(done, total); };
+  ASSERT_OK(EvaluateModel(*task, settings, callbacks));
+  EXPECT_THAT(heard, ElementsAre(Pair(0, 4), Pair(1, 4), Pair(2, 4), Pair(3, 4), Pair(4, 4)));
 }
 
 TEST_F(PipeTest, TheLoadingOfALocalModelIsHeardOf) {

@@ -51,6 +51,15 @@ TEST(ConfigTest, AListIsReadFromTheFileAndFromAnOverrideAndPrinted) {
   EXPECT_TRUE(config.task.parts.empty());
 }
 
+TEST(ConfigTest, TheFieldsOfDataThatOverridesGaveAreKnown) {
+  ASSERT_OK_AND_ASSIGN(const RunConfig config,
+                       ParseConfig(Join("[data]\nprompt = \"p\"\n"), "q.toml",
+                                   {"data.verifier=exact", "run.seed=4", "data.files=a.jsonl"}));
+  EXPECT_THAT(config.data.overridden, ::testing::ElementsAre("verifier", "files"));
+  ASSERT_OK_AND_ASSIGN(const RunConfig printed, ParseConfig(PrintConfig(config), "printed.toml"));
+  EXPECT_TRUE(printed.data.overridden.empty());
+}
+
 TEST(ConfigTest, OverridesOfEveryTypeWinOverTheFile) {
   ASSERT_OK_AND_ASSIGN(
       const RunConfig config,

@@ -283,6 +283,83 @@ TEST_F(DatasetTest, AFileWithADataSectionIsATaskAndAPartOfAMixture) {
   EXPECT_THAT(mixture->Notes(), Contains(HasSubstr("mine.toml: ")));
 }
 
+TEST_F(DatasetTest, TheConfigsDataGoesOnTopOfThatOfAFile) {
+  Write("a.jsonl", Lines("q", 40));
+  TaskOptions options;
+  options.name = Write(
+      "mine.toml", "[data]\nfiles = [\"a.jsonl\"]\nnear_duplicates = 0\nverifier = \"numeric\"\n");
+  ASSERT_OK_AND_ASSIGN(const auto plain, MakeTask(options));
+  options.data.prompt = "Say: {question}";
+  options.data.eval_fraction = 0.5;
+  ASSERT_OK_AND_ASSIGN(const auto changed, MakeTask(options));
+  EXPECT_GT(changed->Size(Split::kEval), 2 * plain->Size(Split::kEval));
+  EXPECT_NE(changed->Digest(), plain->Digest());
+  const Problem problem = changed->Make(Split::kEval, 0);
+  EXPECT_THAT(Asked(problem), ::testing::StartsWith("Say: q "));
+  // What was not given is as in the file.
+  EXPECT_TRUE(changed->Verify(problem, "it is " + problem.reference).correct);
+  options.data.files = {Write("b.jsonl", Lines("other", 40))};
+  ASSERT_OK_AND_ASSIGN(const auto elsewhere, MakeTask(options));
+  EXPECT_THAT(Asked(elsewhere->Make(Split::kTrain, 0)), ::testing::StartsWith("Say: other "));
+  // A config that is written down does not tell a default that was given from one that was not.
+  options.data.overridden = {"prompt", "verifier"};
+  EXPECT_THAT(
+      MakeTask(options),
+      StatusIs(kInvalid, AllOf(HasSubstr("data.verifier: --set gives its default \"exact\""),
+                               HasSubstr("\"numeric\" of "), HasSubstr("mine.toml"))));
+}
+
+TEST_F(DatasetTest, DataThatATaskWouldNotReadIsRefusedByName) {
+  TaskOptions options;
+  options.name = "sums";
+  options.data.verifier = "json";
+  EXPECT_OK(MakeTask(options));  // of a config whose task is changed for a try
+  options.data.overridden = {"verifier"};
+  EXPECT_THAT(MakeTask(options), StatusIs(kInvalid, HasSubstr("data.verifier is set, but task sums "
+                                                              "does not read it")));
+  options.data = data_;
+  options.data.files = {Write("a.jsonl", Lines("q", 40))};
+  EXPECT_THAT(MakeTask(options), StatusIs(kInvalid, HasSubstr("data.files is set, but task sums")));
+  options.name = "mixture";
+  options.parts = {"sums", "dates:2"};
+  EXPECT_THAT(MakeTask(options), StatusIs(kInvalid, HasSubstr("mixture has no part \"dataset\"")));
+  options.parts.push_back("dataset:3");
+  EXPECT_OK(MakeTask(options));
+  options.name = "chess";
+  EXPECT_THAT(MakeTask(options), StatusIs(absl::StatusCode::kNotFound, HasSubstr("chess")));
+}
+
+TEST_F(DatasetTest, APartOfAMixtureIsAsItsFileSays) {
+  Write("a.jsonl", Lines("q", 40));
+  const std::string file =
+      Write("mine.toml", "[data]\nfiles = [\"a.jsonl\"]\nnear_duplicates = 0\n");
+  TaskOptions options;
+  options.data = data_;
+  options.data.files = {Write("b.jsonl", Lines("other", 40))};
+  options.data.prompt = "Say: {question}";
+  options.data.overridden = {"prompt"};
+  options.name = "mixture";
+  options.parts = {file, "dataset"};
+  ASSERT_OK_AND_ASSIGN(const auto mixture, MakeTask(options));
+  int of_file = 0;
+  for (uint64_t id = 0; id < 20; ++id) {
+    const Problem problem = mixture->Make(Split::kTrain, id);
+    const bool from_file = absl::StartsWith(Asked(problem), "q ");
+    EXPECT_TRUE(from_file || absl::StartsWith(Asked(problem), "Say: other ")) << Asked(problem);
+    of_file += from_file ? 1 : 0;
+  }
+  EXPECT_EQ(of_file, 10);
+}
+
+TEST_F(DatasetTest, TheConfigOfARunIsNoDataset) {
+  TaskOptions options;
+  options.name = Write("run.toml", "[task]\nname = \"dates\"\n");
+  EXPECT_THAT(
+      MakeTask(options),
+      StatusIs(kInvalid, AllOf(HasSubstr("run.toml sets no data.files, so it is no dataset"),
+                               HasSubstr("name its task instead: dates"))));
+}
+
 TEST(Gsm8k, IsShippedWholeWithDemonstrationsThatAreRight) {
   ASSERT_OK_AND_ASSIGN(const auto task, MakeTask({.name = "gsm8k"}));
   EXPECT_EQ(task->name(), "gsm8k");
@@ -299,6 +376,16 @@ TEST(Gsm8k, IsShippedWholeWithDemonstrationsThatAreRight) {
     ASSERT_FALSE(absl::StrContains(problem.demonstration, "<<")) << problem.demonstration;
     ASSERT_FALSE(task->Verify(problem, problem.reference + "1").correct) << problem.reference;
   }
+}
+
+TEST(Gsm8k, HasItsWordsFromTheConfigWhereThatHasSome) {
+  TaskOptions options;
+  options.name = "gsm8k";
+  options.data.prompt = "{question} /no_think";
+  options.data.overridden = {"prompt"};
+  ASSERT_OK_AND_ASSIGN(const auto task, MakeTask(options));
+  EXPECT_EQ(task->Size(Split::kEval), 1319u);
+  EXPECT_TRUE(absl::EndsWith(Asked(task->Make(Split::kTrain, 0)), " /no_think"));
 }
 
 TEST(Gsm8k, SaysWhereItLooked) {

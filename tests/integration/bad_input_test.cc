@@ -79,7 +79,8 @@ TEST_F(BadInputTest, ATruncatedCheckpointIsNamedBeforeAnythingStarts) {
   fs::resize_file(model + "/model.safetensors", fs::file_size(model + "/model.safetensors") / 2);
   const CommandResult result =
       Train(Write("c.toml", "[model]\npath = \"" + model +
-                                "\"\n[supervisor]\nmax_restarts = 1\nbackoff_seconds = 0.1\n"));
+                                "\"\n[rollout]\nmax_prompt_tokens = 208\n"
+                                "[supervisor]\nmax_restarts = 1\nbackoff_seconds = 0.1\n"));
   EXPECT_NE(result.exit_code, 0);
   EXPECT_THAT(result.output, HasSubstr("model.safetensors"));
 }

@@ -218,7 +218,8 @@ TEST(Checkpoint, ReadsShardsThatAnIndexNames) {
     const char* named;
   };
   const Case cases[] = {
-      {R"({"weight_map": {"a": "one.safetensors", "b": "three.safetensors"}})", "three"},
+      {R"({"weight_map": {"a": "one.safetensors", "b": "three.safetensors"}})",
+       "model.safetensors.index.json names three.safetensors: "},
       {R"({"weight_map": {"a": "one.safetensors", "b": "one.safetensors"}})", "\"b\""},
       {R"({"weight_map": {"a": "../one.safetensors"}})", "\"a\" names no file"},
       {R"({"weight_map": {"a": 7}})", "\"a\" names no file"},

@@ -240,7 +240,6 @@ TEST(EngineCoreTest, WeightsAsBytesAreThoseOfAModelThatHasThem) {
     const ParameterView view = *ParameterView::Of(*other);
     auto core = MakeCore({}, path);
     ASSERT_OK(core->Swap(0, view.parameters()));
-    EXPECT_EQ(core->version(), 0);
     Samples samples;
     core->Add(1, MakeRequest({1, 2, 3}, {0}, 6, &samples));
     RunToEnd(*core);
@@ -253,7 +252,7 @@ TEST(EngineCoreTest, WeightsAsBytesAreThoseOfAModelThatHasThem) {
   }
 }
 
-TEST(EngineCoreTest, BytesThatDoNotFitAreNamedAndKeepTheOldVersion) {
+TEST(EngineCoreTest, BytesThatDoNotFitAndWritesInPartKeepWhatCameAsBytes) {
   auto core = MakeCore();
   const auto other = MakeModel(SmallConfig("qwen3"), Path::kFused, 9);
   std::vector<ParameterBytes> parameters = ParameterView::Of(*other)->parameters();
@@ -261,17 +260,11 @@ TEST(EngineCoreTest, BytesThatDoNotFitAreNamedAndKeepTheOldVersion) {
   parameters.back().bytes.remove_suffix(4);
   EXPECT_THAT(core->Swap(5, parameters),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(parameters.back().name)));
-  EXPECT_EQ(core->version(), 4);
-}
-
-TEST(EngineCoreTest, WhatCameAsBytesIsNotWrittenInPart) {
-  auto core = MakeCore();
-  const auto other = MakeModel(SmallConfig("qwen3"), Path::kFused, 9);
-  ASSERT_OK(core->Swap(0, ParameterView::Of(*other)->parameters()));
-  EXPECT_THAT(core->Swap(1, ScaleWeights),
+  EXPECT_THAT(core->Swap(6, ScaleWeights),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("came as bytes")));
-  core->SetVersion(2);
-  EXPECT_EQ(core->version(), 2);
+  EXPECT_EQ(core->version(), 4);
+  core->SetVersion(7);
+  EXPECT_EQ(core->version(), 7);
   Samples samples;
   core->Add(1, MakeRequest({1, 2, 3}, {0}, 6, &samples));
   RunToEnd(*core);

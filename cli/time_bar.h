@@ -1,0 +1,34 @@
+// How far an evaluation is, on stderr: on a terminal a bar with the pace and the time left,
+// elsewhere nothing. Not thread-safe.
+#ifndef MILLRACE_CLI_TIME_BAR_H_
+#define MILLRACE_CLI_TIME_BAR_H_
+
+#include <cstdint>
+
+#include "absl/time/time.h"
+#include "cli/load_bar.h"
+
+namespace millrace {
+
+class TimeBar {
+ public:
+  explicit TimeBar(const BarOptions& options = {});
+  TimeBar(const TimeBar&) = delete;
+  TimeBar& operator=(const TimeBar&) = delete;
+  ~TimeBar();  // leaves no bar behind
+
+  // `done` of `total` samples. With done = 0 the work begins: what was before doesn't count in the
+  // pace. With done = total the bar goes away.
+  void Update(int64_t done, int64_t total);
+
+ private:
+  void Clear();
+
+  const BarOptions options_;
+  absl::Time start_;
+  bool shown_ = false;
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_CLI_TIME_BAR_H_
