@@ -10,6 +10,7 @@
 #include "common/files.h"
 #include "common/process.h"
 #include "common/status_macros.h"
+#include "model/adapter.h"
 #include "model/kv_cache.h"
 #include "model/model_checks.h"
 #include "model/model_config.h"
@@ -36,9 +37,10 @@ int64_t LongestSequence(const ModelConfig& config, const at::Device& device) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadModelTokenizer(const std::string& model_dir) {
-  MR_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(model_dir));
+  MR_ASSIGN_OR_RETURN(const std::string tokenizer_dir, TokenizerDir(model_dir));
+  MR_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(tokenizer_dir));
   MR_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(model_dir));
-  MR_RETURN_IF_ERROR(CheckTokenizerSize(*tokenizer, model_dir, config, model_dir));
+  MR_RETURN_IF_ERROR(CheckTokenizerSize(*tokenizer, tokenizer_dir, config, model_dir));
   return tokenizer;
 }
 

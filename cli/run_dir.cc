@@ -233,7 +233,10 @@ absl::StatusOr<std::string> FindModelDir(const std::string& run_or_model_dir) {
     return absl::NotFoundError(absl::StrCat(JoinPath(checkpoints, "latest"), " names ", dir,
                                             ", which has no config.json"));
   }
-  if (FileExists(JoinPath(run_or_model_dir, "config.json"))) return run_or_model_dir;
+  // A PEFT adapter names its base model.
+  for (const char* file : {"config.json", "adapter_config.json"}) {
+    if (FileExists(JoinPath(run_or_model_dir, file))) return run_or_model_dir;
+  }
   if (FileExists(checkpoints) || FileExists(JoinPath(run_or_model_dir, "config.toml"))) {
     return absl::NotFoundError(
         absl::StrCat("the run in ", run_or_model_dir, " has no checkpoint yet"));

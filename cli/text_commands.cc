@@ -9,6 +9,7 @@
 #include "cli/json_lines.h"
 #include "cli/run_dir.h"
 #include "common/status_macros.h"
+#include "model/adapter.h"
 #include "model/chat_template.h"
 #include "model/tokenizer.h"
 
@@ -17,7 +18,8 @@ namespace {
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& dir) {
   MR_ASSIGN_OR_RETURN(const std::string model, FindModelDir(dir));
-  return Tokenizer::Load(model);
+  MR_ASSIGN_OR_RETURN(const std::string tokenizer, TokenizerDir(model));
+  return Tokenizer::Load(tokenizer);
 }
 
 // The texts of the tokens, one by one, as far as they are UTF-8 by themselves.

@@ -156,6 +156,20 @@ TEST_F(ModelCommandsTest, InspectSaysWhatTheModelIsAndWhatItTakes) {
   }
 }
 
+TEST_F(ModelCommandsTest, AnAdaptersFolderIsAModelToo) {
+  const std::string golden = MILLRACE_GOLDEN_DIR "/models/";
+  Succeed(absl::StrCat("cp -r ", golden, "qwen3_tied ", golden, "lora_qwen3_tied . && ",
+                       "chmod -R u+w qwen3_tied && cp m/tokenizer* qwen3_tied"));
+  const auto sum = [this](const std::string& model) {
+    const Result scored = Succeed("$M score " + model + " --text abc --threads 1");
+    return scored.lines.at(0)["sum"].get<double>();
+  };
+  EXPECT_GT(std::abs(sum("lora_qwen3_tied") - sum("qwen3_tied")), 1e-3);
+  EXPECT_EQ(Succeed("$M tokenize lora_qwen3_tied --text abc").out,
+            Succeed("$M tokenize qwen3_tied --text abc").out);
+  Succeed("$M generate lora_qwen3_tied --prompt abc --max-new-tokens 3 --threads 1");
+}
+
 TEST_F(ModelCommandsTest, EvalReportsGreedyAndPassAtKWithAdvice) {
   const std::string eval =
       "$M eval m --task sums --problems 30 --k 4 --max-new-tokens 6 --threads 1 --seed 2 ";
