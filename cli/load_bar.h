@@ -3,32 +3,18 @@
 #ifndef MILLRACE_CLI_LOAD_BAR_H_
 #define MILLRACE_CLI_LOAD_BAR_H_
 
-#include <unistd.h>
-
-#include <cstdio>
 #include <functional>
 #include <string>
 
-#include "common/clock.h"
+#include "cli/bar_line.h"
 #include "model/load_progress.h"
 
 namespace millrace {
-
-// Where a bar is drawn, and by which clock.
-struct BarOptions {
-  FILE* out = stderr;
-  bool terminal = isatty(STDERR_FILENO) != 0;
-  Clock* clock = Clock::Real();
-};
 
 class LoadBar {
  public:
   // `what`: "loading models/x".
   explicit LoadBar(std::string what, const BarOptions& options = {});
-  LoadBar(const LoadBar&) = delete;
-  LoadBar& operator=(const LoadBar&) = delete;
-  ~LoadBar();  // leaves no bar behind
-
   void Update(double fraction);
   // Update, for as long as this lives.
   std::function<void(double fraction)> callback() {
@@ -36,12 +22,10 @@ class LoadBar {
   }
 
  private:
-  void Clear();
-
   const std::string what_;
   const BarOptions options_;
   ProgressPace pace_;
-  bool shown_ = false;
+  BarLine line_;  // leaves no bar behind
 };
 
 }  // namespace millrace

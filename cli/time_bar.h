@@ -6,27 +6,22 @@
 #include <cstdint>
 
 #include "absl/time/time.h"
-#include "cli/load_bar.h"
+#include "cli/bar_line.h"
 
 namespace millrace {
 
 class TimeBar {
  public:
   explicit TimeBar(const BarOptions& options = {});
-  TimeBar(const TimeBar&) = delete;
-  TimeBar& operator=(const TimeBar&) = delete;
-  ~TimeBar();  // leaves no bar behind
 
   // `done` of `total` samples. With done = 0 the work begins: what was before doesn't count in the
   // pace. With done = total the bar goes away.
   void Update(int64_t done, int64_t total);
 
  private:
-  void Clear();
-
   const BarOptions options_;
   absl::Time start_;
-  bool shown_ = false;
+  BarLine line_;  // leaves no bar behind
 };
 
 }  // namespace millrace
