@@ -7,38 +7,49 @@
 namespace millrace {
 namespace {
 
-// The two below are loops that compilers turn into vector code.
-
-void Bfloat16sToFloats(const std::byte* in, size_t count, float* out) {
-  for (size_t i = 0; i < count; ++i) {
-    uint16_t bits;
-    std::memcpy(&bits, in + 2 * i, sizeof(bits));
-    const uint32_t wide = static_cast<uint32_t>(bits) << 16;
-    std::memcpy(out + i, &wide, sizeof(wide));
-  }
+float Bfloat16ToFloat(uint16_t bits) {
+  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
+  float value;
+  std::memcpy(&value, &wide, sizeof(value));
+  return value;
 }
 
-// HalfToFloat without a branch: exponent and mantissa move to where a float has them, and the bias
-// is corrected; for subnormal numbers by the subtraction that makes them normal ones.
-void HalvesToFloats(const std::byte* in, size_t count, float* out) {
+// HalfToFloat without a branch, for loops that compilers turn into vector code: exponent and
+// mantissa move to where a float has them, and the bias is corrected; for subnormal numbers by the
+// subtraction that makes them normal ones.
+inline float HalfToFloatBranchless(uint16_t half) {
   constexpr uint32_t kExponent = 0x7c00u << 13, kBias = (127u - 15) << 23;
   constexpr uint32_t kSmallestNormal = 113u << 23;
-  for (size_t i = 0; i < count; ++i) {
-    uint16_t half;
-    std::memcpy(&half, in + 2 * i, sizeof(half));
-    const uint32_t moved = static_cast<uint32_t>(half & 0x7fff) << 13;
-    const uint32_t exponent = moved & kExponent;
-    uint32_t bits = moved + kBias + (exponent == kExponent ? kBias : 0u);
-    const uint32_t raised = bits + (1u << 23);
-    float small, smallest_normal;
-    std::memcpy(&small, &raised, sizeof(small));
-    std::memcpy(&smallest_normal, &kSmallestNormal, sizeof(smallest_normal));
-    small -= smallest_normal;
-    uint32_t small_bits;
-    std::memcpy(&small_bits, &small, sizeof(small_bits));
-    bits = exponent == 0 ? small_bits : bits;
-    bits |= static_cast<uint32_t>(half & 0x8000) << 16;
-    std::memcpy(out + i, &bits, sizeof(bits));
+  const uint32_t moved = static_cast<uint32_t>(half & 0x7fff) << 13;
+  const uint32_t exponent = moved & kExponent;
+  uint32_t bits = moved + kBias + (exponent == kExponent ? kBias : 0u);
+  const uint32_t raised = bits + (1u << 23);
+  float small, smallest_normal;
+  std::memcpy(&small, &raised, sizeof(small));
+  std::memcpy(&smallest_normal, &kSmallestNormal, sizeof(smallest_normal));
+  small -= smallest_normal;
+  uint32_t small_bits;
+  std::memcpy(&small_bits, &small, sizeof(small_bits));
+  bits = exponent == 0 ? small_bits : bits;
+  bits |= static_cast<uint32_t>(half & 0x8000) << 16;
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+// A block at a time is set aside before its floats are written, since these may lie where it was.
+template <typename ToFloat>
+void ConvertAll(const std::byte* in, size_t count, float* out, const ToFloat& to_float) {
+  constexpr size_t kBlock = 32;
+  uint16_t block[kBlock];
+  size_t at = 0;
+  for (; at + kBlock <= count; at += kBlock) {
+    std::memcpy(block, in + at * sizeof(uint16_t), sizeof(block));
+    for (size_t i = 0; i < kBlock; ++i) out[at + i] = to_float(block[i]);
+  }
+  for (; at < count; ++at) {
+    std::memcpy(block, in + at * sizeof(uint16_t), sizeof(uint16_t));
+    out[at] = to_float(block[0]);
   }
 }
 
@@ -112,9 +123,11 @@ absl::Status ConvertToFloat32(const TensorView& tensor, absl::Span<float> out) {
     return absl::OkStatus();
   }
   if (tensor.dtype == "F16") {
-    HalvesToFloats(tensor.bytes.data(), out.size(), out.data());
+    ConvertAll(tensor.bytes.data(), out.size(), out.data(),
+               [](uint16_t bits) { return HalfToFloatBranchless(bits); });
   } else {
-    Bfloat16sToFloats(tensor.bytes.data(), out.size(), out.data());
+    ConvertAll(tensor.bytes.data(), out.size(), out.data(),
+               [](uint16_t bits) { return Bfloat16ToFloat(bits); });
   }
   return absl::OkStatus();
 }

@@ -21,16 +21,15 @@
 namespace millrace {
 namespace {
 
-// What a thread takes on at a time, and what it converts at a time: as fp32 that stays in a core's
-// second cache.
-constexpr int64_t kPieceElements = 1 << 20;
-constexpr int64_t kConvertElements = 1 << 16;
+// The memory that a thread takes on at a time: of two that first touch a page at the same time both
+// clear one, and what was just read is converted while it is in the caches.
+constexpr uintptr_t kHugePage = 1 << 21;
 
 // Whole pages of memory that is about to be written from end to end.
 void AdviseHugePages(void* data, int64_t bytes) {
-  constexpr uintptr_t kPage = 1 << 21;
-  const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + kPage - 1) / kPage * kPage;
-  const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + bytes) / kPage * kPage;
+  const uintptr_t begin =
+      (reinterpret_cast<uintptr_t>(data) + kHugePage - 1) / kHugePage * kHugePage;
+  const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + bytes) / kHugePage * kHugePage;
   if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
 }
 
@@ -49,46 +48,57 @@ struct Piece {
   float* out = nullptr;
 };
 
-absl::Status ReadPiece(const CheckpointReader& reader, const Piece& piece,
-                       std::vector<std::byte>* buffer) {
-  MR_ASSIGN_OR_RETURN(const TensorView view, reader.Get(piece.name));
-  const int64_t size = DtypeSize(view.dtype);
-  if (view.dtype == "F32") {
-    return reader.Read(piece.name, piece.begin * size,
-                       absl::MakeSpan(reinterpret_cast<std::byte*>(piece.out), piece.count * size));
+using Unit = std::vector<Piece>;  // those within a page
+
+// Adds `count` elements of a tensor that belong to `out`, cut where a page ends. Tensors are
+// added in the order of their memory.
+void AddTensor(const std::string& name, int64_t count, float* out, std::vector<Unit>* units) {
+  const auto page_of = [](const float* p) { return reinterpret_cast<uintptr_t>(p) / kHugePage; };
+  for (int64_t begin = 0, n; begin < count; begin += n) {
+    float* const at = out + begin;
+    const uintptr_t page_end = (page_of(at) + 1) * kHugePage;
+    n = std::min(count - begin, static_cast<int64_t>((page_end - reinterpret_cast<uintptr_t>(at)) /
+                                                     sizeof(float)));
+    if (units->empty() || page_of(units->back().back().out) != page_of(at)) units->emplace_back();
+    units->back().push_back({name, begin, n, at});
   }
-  buffer->resize(kConvertElements * size);
-  for (int64_t at = 0, n; at < piece.count; at += n) {
-    n = std::min(kConvertElements, piece.count - at);
-    const absl::Span<std::byte> bytes = absl::MakeSpan(buffer->data(), n * size);
-    MR_RETURN_IF_ERROR(reader.Read(piece.name, (piece.begin + at) * size, bytes));
-    MR_RETURN_IF_ERROR(
-        ConvertToFloat32({view.dtype, {n}, bytes}, absl::MakeSpan(piece.out + at, n)));
-  }
-  return absl::OkStatus();
 }
 
-// On all threads, whichever is free taking the next piece: the copy and the system's first touch of
+absl::Status ReadPiece(const CheckpointReader& reader, const Piece& piece) {
+  MR_ASSIGN_OR_RETURN(const TensorView view, reader.Get(piece.name));
+  const int64_t size = DtypeSize(view.dtype);
+  // In the last part of the place where the floats belong.
+  const absl::Span<float> out = absl::MakeSpan(piece.out, piece.count);
+  const absl::Span<std::byte> bytes(
+      reinterpret_cast<std::byte*>(out.data()) + piece.count * (sizeof(float) - size),
+      piece.count * size);
+  MR_RETURN_IF_ERROR(reader.Read(piece.name, piece.begin * size, bytes));
+  if (view.dtype == "F32") return absl::OkStatus();
+  return ConvertToFloat32({view.dtype, {piece.count}, bytes}, out);
+}
+
+// On all threads, whichever is free taking the next unit: the copy and the system's first touch of
 // the memory are both a matter of bandwidth. `on_elements` hears on this thread of how many are
 // done.
-absl::Status ReadPieces(const CheckpointReader& reader, const std::vector<Piece>& pieces,
-                        const std::function<void(int64_t elements)>& on_elements) {
+absl::Status ReadUnits(const CheckpointReader& reader, const std::vector<Unit>& units,
+                       const std::function<void(int64_t elements)>& on_elements) {
   const std::thread::id caller = std::this_thread::get_id();
   std::atomic<size_t> next{0};
   std::atomic<int64_t> done{0};
   absl::Mutex mu;
   absl::Status first;
   const auto work = [&](int64_t, int64_t) {
-    std::vector<std::byte> buffer;
-    for (size_t i = next++; i < pieces.size(); i = next++) {
-      const absl::Status status = ReadPiece(reader, pieces[i], &buffer);
-      if (!status.ok()) {
-        absl::MutexLock lock(&mu);
-        first.Update(status);
-        next = pieces.size();
-        return;
+    for (size_t i = next++; i < units.size(); i = next++) {
+      for (const Piece& piece : units[i]) {
+        const absl::Status status = ReadPiece(reader, piece);
+        if (!status.ok()) {
+          absl::MutexLock lock(&mu);
+          first.Update(status);
+          next = units.size();
+          return;
+        }
+        done += piece.count;
       }
-      done += pieces[i].count;
       if (std::this_thread::get_id() == caller) on_elements(done);
     }
   };
@@ -121,18 +131,15 @@ class ParameterReader {
  private:
   // Tensors [first, last) into `out`, one behind the other.
   absl::Status ReadRange(size_t first, size_t last, const at::Tensor& out) {
-    std::vector<Piece> pieces;
+    std::vector<Unit> units;
     float* at = out.data_ptr<float>();
     for (size_t i = first; i < last; ++i) {
-      const int64_t n = shapes_[i].Elements();
-      for (int64_t begin = 0; begin < n; begin += kPieceElements) {
-        pieces.push_back({shapes_[i].name, begin, std::min(kPieceElements, n - begin), at + begin});
-      }
-      at += n;
+      AddTensor(shapes_[i].name, shapes_[i].Elements(), at, &units);
+      at += shapes_[i].Elements();
     }
     const int64_t before = done_;
     MR_RETURN_IF_ERROR(
-        ReadPieces(reader_, pieces, [&](int64_t elements) { Report(before + elements); }));
+        ReadUnits(reader_, units, [&](int64_t elements) { Report(before + elements); }));
     int64_t offset = 0;
     for (size_t i = first; i < last; ++i) {
       const int64_t n = shapes_[i].Elements();

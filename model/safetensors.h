@@ -101,7 +101,8 @@ int64_t DtypeSize(const std::string& dtype);  // bytes; 0 = unknown
 float HalfToFloat(uint16_t half);             // IEEE binary16, exact
 uint16_t FloatToHalf(float value);            // round to nearest even
 uint16_t FloatToBfloat16(float value);        // round to nearest even
-// Converts n elements of F32/BF16/F16 to float32.
+// Converts n elements of F32/BF16/F16 to float32. The elements of the 16-bit formats may lie in the
+// second half of `out` itself.
 absl::Status ConvertToFloat32(const TensorView& tensor, absl::Span<float> out);
 // n elements of F32, BF16 or F16 into `out`, which has the room.
 void ConvertFromFloat32(absl::Span<const float> values, const std::string& dtype, std::byte* out);

@@ -179,7 +179,7 @@ TEST_F(CheckpointTest, LoadingHoldsOneTensorBesideTheWeights) {
 TEST_F(CheckpointTest, LargeTensorsOfAnyDtypeComeToTheirPlacesOnAnyNumberOfThreads) {
   ModelConfig config = testing::SmallConfig("qwen2");
   config.vocab_size = 20000;
-  config.hidden_size = 96;  // the embedding is read in two pieces and converted in thirty
+  config.hidden_size = 96;  // the embedding is read in four pieces or five
   const auto model = Transformer::Create(config, 3, at::kCPU).value();
   const std::vector<std::vector<const char*>> cases = {
       {"F32"}, {"BF16"}, {"F16"}, {"F16", "F32", "BF16"}};

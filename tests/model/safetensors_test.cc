@@ -72,6 +72,29 @@ TEST(Safetensors, EveryHalfBecomesItsFloat) {
   }
 }
 
+// What the loading of a checkpoint does: the numbers are read into the place of their floats.
+TEST(Safetensors, NumbersConvertWhereTheyLie) {
+  constexpr int64_t kAround = 3;
+  std::vector<uint16_t> numbers(1 << 16);
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<uint16_t>(i * 7);
+  for (const char* dtype : {"BF16", "F16"}) {
+    for (const int64_t n : {1, 2, 31, 32, 33, 64, 1000, 1 << 16}) {
+      std::vector<float> expected(n), values(n + 2 * kAround, 0.5f);
+      const auto bytes = BytesOf(numbers).subspan(0, 2 * n);
+      ASSERT_THAT(ConvertToFloat32({dtype, {n}, bytes}, absl::MakeSpan(expected)), IsOk());
+      const absl::Span<float> out = absl::MakeSpan(values).subspan(kAround, n);
+      std::byte* const in = reinterpret_cast<std::byte*>(out.data()) + 2 * n;
+      std::memcpy(in, bytes.data(), bytes.size());
+      ASSERT_THAT(ConvertToFloat32({dtype, {n}, {in, bytes.size()}}, out), IsOk());
+      EXPECT_EQ(std::memcmp(out.data(), expected.data(), n * sizeof(float)), 0) << dtype << n;
+      for (int64_t i = 0; i < kAround; ++i) {
+        EXPECT_EQ(values[i], 0.5f);
+        EXPECT_EQ(values[kAround + n + i], 0.5f);
+      }
+    }
+  }
+}
+
 TEST(Safetensors, AFolderOfOtherWeightsIsToldWhatToDo) {
   const TempDir dir;
   dir.Write("pytorch_model.bin", "x");
