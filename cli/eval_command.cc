@@ -142,6 +142,11 @@ Json ReportToJson(const Settings& settings, const EvaluationOutcome& outcome) {
   return json;
 }
 
+std::string FormatShare(const Json& share) {
+  return absl::StrFormat("%.1f %% (95 %%: %.1f %% to %.1f %%)", 100 * share["value"].get<double>(),
+                         100 * share["low"].get<double>(), 100 * share["high"].get<double>());
+}
+
 void PrintReport(const Json& json) {
   const auto row = [](const std::string& name, const std::string& value) {
     std::printf("  %-14s %s\n", name.c_str(), value.c_str());
@@ -153,11 +158,9 @@ void PrintReport(const Json& json) {
   }
   if (json.contains("pass_at")) {
     for (const Json& pass : json["pass_at"]) {
-      row(absl::StrCat("pass@", pass["k"].get<int64_t>()),
-          absl::StrFormat("%.1f %% (95 %%: %.1f %% to %.1f %%)", 100 * pass["value"].get<double>(),
-                          100 * pass["low"].get<double>(), 100 * pass["high"].get<double>()));
+      row(absl::StrCat("pass@", pass["k"].get<int64_t>()), FormatShare(pass));
     }
-    row("mixed groups", absl::StrFormat("%.1f %%", 100 * json["mixed_groups"].get<double>()));
+    if (json.contains("mixed_groups")) row("mixed groups", FormatShare(json["mixed_groups"]));
     row("answers",
         absl::StrFormat("%.1f tokens, %.1f %% cut off", json["tokens_mean"].get<double>(),
                         100 * json["truncated_fraction"].get<double>()));

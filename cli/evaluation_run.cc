@@ -109,6 +109,10 @@ class Run {
     if (sample.greedy) {
       outcome.greedy = sample.verdict.correct;
     } else {
+      const double reward = sample.verdict.reward;
+      const bool first = outcome.samples == 0;
+      outcome.lowest_reward = first ? reward : std::min(outcome.lowest_reward, reward);
+      outcome.highest_reward = first ? reward : std::max(outcome.highest_reward, reward);
       outcome.samples += 1;
       outcome.correct += sample.verdict.correct ? 1 : 0;
       outcome.tokens += sample.tokens;

@@ -1,6 +1,7 @@
 #include "evaluation/report.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -10,12 +11,38 @@ namespace {
 
 constexpr double kHardlyEver = 0.02;
 constexpr double kNearlyAlways = 0.98;
-constexpr double kFewMixed = 0.1;
+constexpr double kFewMixed = 0.2;
+constexpr double kMostly = 0.9;
+constexpr double kRewardTolerance = 1e-6;  // as the buffer's filter of degenerate groups has it
 constexpr int64_t kFewProblems = 30;
 
 using Json = nlohmann::ordered_json;
 
 std::string Percent(double fraction) { return absl::StrFormat("%.1f %%", 100 * fraction); }
+
+// "10.0 % (95 %: 5.5 % to 17.4 %) of the groups of 8 have rewards that differ, so a step samples
+// about 10 groups for each that it trains on".
+std::string MixedGroups(const EvaluationReport& report, int64_t k) {
+  const Interval& interval = report.mixed_interval;
+  std::string text =
+      absl::StrCat(Percent(report.mixed), " (95 %: ", Percent(interval.low), " to ",
+                   Percent(interval.high), ") of the groups of ", k, " have rewards that differ");
+  if (report.mixed > 0 && report.mixed < 0.5) {
+    absl::StrAppend(&text, ", so a step samples about ", std::lround(1 / report.mixed),
+                    " groups for each that it trains on");
+  }
+  return text;
+}
+
+// Of the groups whose rewards do not differ.
+bool Mostly(double share, const EvaluationReport& report) {
+  constexpr double kRounding = 1e-9;
+  return report.mixed < 1 && share >= kMostly * (1 - report.mixed) - kRounding;
+}
+
+bool AtLeast(const std::optional<Proportion>& proportion, double least) {
+  return proportion.has_value() && proportion->accuracy >= least;
+}
 
 // Samples of the problem with the fewest; 0 when there is none.
 int64_t FewestSamples(absl::Span<const ProblemOutcome> outcomes) {
@@ -70,15 +97,20 @@ EvaluationReport SummariseEvaluation(absl::Span<const ProblemOutcome> outcomes) 
   Tally all;
   std::map<std::string, Tally> sources;
   int64_t samples = 0, tokens = 0, truncated = 0, baselines = 0, baseline_correct = 0;
-  int64_t groups = 0, mixed = 0;
+  int64_t mixed = 0, all_wrong = 0, all_right = 0;
   for (const ProblemOutcome& outcome : outcomes) {
     all.Add(outcome);
     sources[outcome.source].Add(outcome);
     samples += outcome.samples;
     tokens += outcome.tokens;
     truncated += outcome.truncated;
-    groups += outcome.samples > 1 ? 1 : 0;
-    mixed += outcome.correct > 0 && outcome.correct < outcome.samples ? 1 : 0;
+    if (outcome.samples > 1) {
+      const bool differ = outcome.highest_reward - outcome.lowest_reward > kRewardTolerance;
+      ++report.groups;
+      mixed += differ ? 1 : 0;
+      all_wrong += !differ && outcome.correct == 0 ? 1 : 0;
+      all_right += !differ && outcome.correct == outcome.samples ? 1 : 0;
+    }
     if (outcome.baseline.has_value()) {
       ++baselines;
       baseline_correct += *outcome.baseline ? 1 : 0;
@@ -88,7 +120,13 @@ EvaluationReport SummariseEvaluation(absl::Span<const ProblemOutcome> outcomes) 
   if (all.greedy > 0) report.greedy = SimpleProportion(all.greedy, all.greedy_correct);
   if (baselines > 0) report.baseline = SimpleProportion(baselines, baseline_correct);
   report.pass_at = EstimatePassAt(outcomes);
-  if (groups > 0) report.mixed = static_cast<double>(mixed) / static_cast<double>(groups);
+  if (report.groups > 0) {
+    const auto n = static_cast<double>(report.groups);
+    report.mixed = static_cast<double>(mixed) / n;
+    report.mixed_interval = WilsonInterval(report.mixed, n);
+    report.all_wrong = static_cast<double>(all_wrong) / n;
+    report.all_right = static_cast<double>(all_right) / n;
+  }
   if (samples > 0) {
     report.tokens_mean = static_cast<double>(tokens) / static_cast<double>(samples);
     report.truncated_fraction = static_cast<double>(truncated) / static_cast<double>(samples);
@@ -108,46 +146,53 @@ EvaluationReport SummariseEvaluation(absl::Span<const ProblemOutcome> outcomes) 
 }
 
 Advice AdviceFor(const EvaluationReport& report) {
-  const bool grouped = !report.pass_at.empty() && report.pass_at.back().k > 1;
+  const bool grouped = report.groups > 0 && report.pass_at.back().k > 1;
   const PassAt pass = grouped ? report.pass_at.back() : PassAt();
+  const bool hardly_ever = grouped && pass.value <= kHardlyEver;
+  const bool few_mixed = grouped && report.mixed_interval.high < kFewMixed;
+  const bool all_right = few_mixed && Mostly(report.all_right, report);
   Advice advice;
-  if (grouped && pass.value <= kHardlyEver && report.truncated_fraction >= 0.5) {
+  if (hardly_ever && report.truncated_fraction >= 0.5) {
     advice.verdict = "cut_off";
     advice.text = absl::StrCat(Percent(report.truncated_fraction),
                                " of the samples end at the length limit and hardly one is right: "
                                "allow longer answers before judging the task");
-  } else if (grouped && pass.value <= kHardlyEver) {
-    advice.verdict = "too_hard";
-    advice.text = absl::StrCat(
-        "too hard for this model: pass@", pass.k, " is ", Percent(pass.value),
-        ", so hardly a group of ", pass.k,
-        " would hold a right answer to learn from. Warm it up on demonstrations first (millrace "
-        "sft), or take a bigger model");
-  } else if ((report.greedy.has_value() && report.greedy->accuracy >= kNearlyAlways) ||
-             (report.sampled.has_value() && report.sampled->accuracy >= kNearlyAlways)) {
+  } else if ((AtLeast(report.greedy, kNearlyAlways) && !hardly_ever) ||
+             AtLeast(report.sampled, kNearlyAlways) || all_right) {
     advice.verdict = "saturated";
     advice.text =
-        report.mixed < kFewMixed
+        all_right || !grouped
             ? "saturated: the model can do this already, so nearly every group would be all right "
               "and be dropped. Take a harder task, or a mixture"
             : absl::StrCat(
-                  "saturated: the greedy answers are right already; training would only "
-                  "make the samples agree with them (",
-                  Percent(report.mixed),
-                  " of the groups are mixed). Take a harder task, or a mixture");
+                  "saturated: most answers are right already; training would only make the samples "
+                  "agree with them (",
+                  MixedGroups(report, pass.k), "). Take a harder task, or a mixture");
   } else if (!grouped) {
     advice.verdict = "unknown";
     advice.text = "two samples a problem or more are needed to say whether this can be trained on";
-  } else if (report.mixed < kFewMixed) {
-    advice.verdict = "weak";
+  } else if (few_mixed && Mostly(report.all_wrong, report)) {
+    advice.verdict = "too_hard";
     advice.text = absl::StrCat(
-        "weak signal: only ", Percent(report.mixed), " of the groups of ", pass.k,
-        " have right and wrong answers; the rest are dropped. Larger groups, a warm-up or partial "
-        "credit help");
+        "too hard for this model: pass@", pass.k, " is ", Percent(pass.value), ", and ",
+        MixedGroups(report, pass.k),
+        ". Warm it up on demonstrations first (millrace sft), or take a bigger model",
+        hardly_ever ? "" : "; larger groups may help too",
+        report.truncated_fraction >= 0.5
+            ? absl::StrCat("; so may longer answers, ", Percent(report.truncated_fraction),
+                           " end at the length limit")
+            : "");
+  } else if (few_mixed) {
+    advice.verdict = "weak";
+    advice.text = absl::StrCat("weak signal: ", MixedGroups(report, pass.k),
+                               ". Larger groups, a warm-up or partial credit help");
+  } else if (report.mixed_interval.low < kFewMixed) {
+    advice.verdict = "unknown";
+    advice.text = absl::StrCat(MixedGroups(report, pass.k), ": more problems would tell whether ",
+                               Percent(kFewMixed), " or more do, which is worth training on");
   } else {
     advice.verdict = "trainable";
-    advice.text = absl::StrCat(Percent(report.mixed), " of the groups of ", pass.k,
-                               " have right and wrong answers: this can be trained on");
+    advice.text = absl::StrCat(MixedGroups(report, pass.k), ": this can be trained on");
   }
   if (report.problems < kFewProblems) {
     absl::StrAppend(&advice.text, " (of ", report.problems,
@@ -168,7 +213,13 @@ Json EvaluationToJson(const EvaluationReport& report) {
                         {"low", pass.interval.low},
                         {"high", pass.interval.high}});
     }
-    json["mixed_groups"] = report.mixed;
+    if (report.groups > 0) {
+      json["mixed_groups"] = {{"value", report.mixed},
+                              {"low", report.mixed_interval.low},
+                              {"high", report.mixed_interval.high},
+                              {"all_wrong", report.all_wrong},
+                              {"all_right", report.all_right}};
+    }
     json["tokens_mean"] = report.tokens_mean;
     json["truncated_fraction"] = report.truncated_fraction;
   }

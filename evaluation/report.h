@@ -23,6 +23,7 @@ struct ProblemOutcome {
   int64_t correct = 0;
   int64_t tokens = 0;
   int64_t truncated = 0;  // ended at the length limit
+  double lowest_reward = 0, highest_reward = 0;
   std::optional<bool> greedy;
   std::optional<bool> baseline;
 };
@@ -45,9 +46,13 @@ struct EvaluationReport {
   std::optional<Proportion> greedy;
   std::optional<Proportion> baseline;
   std::vector<PassAt> pass_at;  // k = 1, 2, 4, ... and the number of samples a problem
-  // Problems whose samples are neither all right nor all wrong: what a filter of degenerate groups
-  // keeps. Of those with two samples or more.
+  // Of the problems with two samples or more: those whose samples' rewards differ, which are what a
+  // filter of degenerate groups keeps; of the others, those all wrong and those all right.
+  int64_t groups = 0;
   double mixed = 0;
+  Interval mixed_interval;  // Wilson's, 95 %
+  double all_wrong = 0;
+  double all_right = 0;
   double tokens_mean = 0;                               // a sample
   double truncated_fraction = 0;                        // of samples
   std::map<std::string, Proportion> sampled_by_source;  // when there are two sources or more
@@ -57,13 +62,17 @@ struct EvaluationReport {
 
 EvaluationReport SummariseEvaluation(absl::Span<const ProblemOutcome> outcomes);
 
-// By these rules, the first that holds; pass@k is that of the largest k.
+// By these rules, the first that holds; pass@k is that of the largest k. "Few mixed": the interval
+// of the mixed groups lies below 20 %, so that a step samples more than five groups for each that
+// it trains on. "Mostly": nine of ten of the groups that are not mixed, or more.
 //   cut_off    pass@k <= 2 % and half of the samples or more end at the length limit
-//   too_hard   pass@k <= 2 %: hardly a group has a right answer
-//   saturated  greedy >= 98 %, or samples >= 98 %
-//   weak       fewer than 10 % of the groups are mixed
-//   trainable  otherwise
-//   unknown    fewer than two samples a problem, and not saturated
+//   saturated  greedy >= 98 % (unless pass@k <= 2 %), or samples >= 98 %, or few mixed and mostly
+//              all right
+//   unknown    fewer than two samples a problem
+//   too_hard   few mixed and mostly all wrong
+//   weak       few mixed
+//   trainable  the interval lies above 20 %
+//   unknown    otherwise: more problems would tell
 Advice AdviceFor(const EvaluationReport& report);
 
 // Keys as in docs/evaluation.md.

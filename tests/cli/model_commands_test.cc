@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -197,6 +199,31 @@ TEST_F(ModelCommandsTest, EvalReportsGreedyAndPassAtKWithAdvice) {
   EXPECT_FALSE(Succeed("$M eval m --task sums --problems 3 --greedy --max-new-tokens 4 --json")
                    .lines.at(0)
                    .contains("sampled"));
+}
+
+// Half of the answers of a model of random weights are right here.
+TEST_F(ModelCommandsTest, EvalCountsTheGroupsWhoseRewardsDiffer) {
+  std::string rows;
+  for (int i = 0; i < 40; ++i) {
+    absl::StrAppend(&rows, "{\"question\": \"number ", i, "?\", \"answer\": \"", i % 2, "\"}\n");
+  }
+  Write("d.jsonl", rows);
+  const Result result = Succeed(
+      "$M eval m --task dataset --set data.files=d.jsonl --set data.near_duplicates=0"
+      " --set data.eval_fraction=0.5 --set data.verifier=regex --set data.pattern='([01])'"
+      " --no-greedy --k 2 --max-new-tokens 100 --threads 1 --json --samples-file samples.jsonl");
+  std::map<int, std::set<double>> rewards;
+  for (const absl::string_view line :
+       absl::StrSplit(Read("samples.jsonl"), '\n', absl::SkipEmpty())) {
+    const Json sample = Json::parse(line, nullptr, false);
+    rewards[sample["problem"]].insert(sample["reward"].get<double>());
+  }
+  double mixed = 0;
+  for (const auto& [problem, seen] : rewards) mixed += seen.size() > 1 ? 1 : 0;
+  EXPECT_GT(mixed, 0);
+  EXPECT_LT(mixed, rewards.size());
+  EXPECT_EQ(result.lines.at(0)["mixed_groups"]["value"],
+            mixed / static_cast<double>(rewards.size()));
 }
 
 TEST_F(ModelCommandsTest, EvalTakesDatasetsAndMixturesFromFlags) {
