@@ -27,8 +27,7 @@ constexpr int64_t kUsualKvTokens = 4096;
 int64_t LongestSequence(const ModelConfig& config, const at::Device& device) {
   int64_t most = kUsualKvTokens;
   if (device.is_cpu()) {
-    const auto token_bytes =
-        static_cast<int64_t>(2 * sizeof(float)) * config.layers * config.kv_heads * config.head_dim;
+    const auto token_bytes = static_cast<int64_t>(sizeof(float)) * config.KvElementsPerToken();
     most = std::max(most, ThisMachine().memory_bytes / 4 / token_bytes);
   }
   return std::min(config.max_position, most);

@@ -14,7 +14,7 @@ namespace {
 
 // Of a key or a value: in the smallest type that a cache on the CPU may have, so that nothing is
 // refused that would fit.
-constexpr double kBytesPerValue = 2;
+constexpr double kBytesPerElement = 2;
 // So many threads are slow on few cores, and not yet a slip of the hand.
 constexpr int64_t kAnyThreads = 64;
 constexpr int64_t kThreadsPerCore = 4;
@@ -32,11 +32,10 @@ Machine ThisMachine() {
   return {pages > 0 && page > 0 ? pages * page : 0, ComputeThreads(0)};
 }
 
-std::vector<ConfigIssue> CheckMachine(const RunConfig& config, const KvShape& shape,
+std::vector<ConfigIssue> CheckMachine(const RunConfig& config, int64_t kv_elements_per_token,
                                       const Machine& machine) {
   std::vector<ConfigIssue> issues;
-  const double token = 2 * kBytesPerValue * static_cast<double>(shape.layers) *
-                       static_cast<double>(shape.kv_heads) * static_cast<double>(shape.head_dim);
+  const double token = kBytesPerElement * static_cast<double>(kv_elements_per_token);
   const auto memory = static_cast<double>(machine.memory_bytes);
   const double cache = token * static_cast<double>(config.rollout.kv_tokens);
   if (UsesCpu(config) && memory > 0 && cache > memory) {

@@ -15,15 +15,10 @@ struct Machine {
 };
 Machine ThisMachine();
 
-// What of a model decides the size of its KV cache.
-struct KvShape {
-  int64_t layers = 0, kv_heads = 0, head_dim = 0;
-};
-
 // Fields of [rollout] and [learner] that no machine like this can serve, each with what it could: a
 // KV cache of one server on the CPU that is larger than the memory, or many more threads than
-// cores.
-std::vector<ConfigIssue> CheckMachine(const RunConfig& config, const KvShape& shape,
+// cores. `kv_elements_per_token` as the model's config has it, 0 = no model is known.
+std::vector<ConfigIssue> CheckMachine(const RunConfig& config, int64_t kv_elements_per_token,
                                       const Machine& machine);
 
 }  // namespace millrace

@@ -24,9 +24,8 @@ absl::StatusOr<std::unique_ptr<Task>> CheckTask(const RunConfig& config) {
 }
 
 std::vector<ConfigIssue> CheckModelAndMachine(const RunConfig& config, const ModelConfig* model) {
-  KvShape shape;
-  if (model != nullptr) shape = {model->layers, model->kv_heads, model->head_dim};
-  std::vector<ConfigIssue> issues = CheckMachine(config, shape, ThisMachine());
+  std::vector<ConfigIssue> issues =
+      CheckMachine(config, model != nullptr ? model->KvElementsPerToken() : 0, ThisMachine());
   const RunConfig::Rollout& rollout = config.rollout;
   // As for models of random weights, whose model.max_position the config itself has.
   if (model != nullptr && model->max_position > 0 &&

@@ -75,7 +75,7 @@ void DescribeMemory(const ModelConfig& c, ModelSummary* s) {
   // decoding reads the weights themselves.
   const bool twice = c.tie_word_embeddings && c.experts == 0;
   s->rollout_bytes = kFloat * (parameters + (twice ? c.vocab_size * c.hidden_size : 0));
-  s->kv_bytes_per_token = kFloat * 2 * c.layers * c.kv_heads * c.head_dim;
+  s->kv_bytes_per_token = kFloat * c.KvElementsPerToken();
   s->train_bytes = 4 * kFloat * parameters;
 }
 

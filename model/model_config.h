@@ -51,6 +51,8 @@ struct ModelConfig {
     return window_layers.empty() || window_layers[layer] ? sliding_window : 0;
   }
   bool HasExperts(int64_t layer) const;
+  // Keys and values of a token in all layers: what a cache holds.
+  int64_t KvElementsPerToken() const { return 2 * layers * kv_heads * head_dim; }
 };
 
 // Reads dir/config.json (and generation_config.json when there); of a PEFT adapter's folder, its

@@ -12,7 +12,7 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 constexpr Machine kLaptop{int64_t{16} << 30, 8};
-constexpr KvShape kSmall{30, 3, 64};  // 23,040 bytes a token
+constexpr int64_t kSmall = 2 * 30 * 3 * 64;  // 23,040 bytes a token at the least
 
 TEST(MachineCheckTest, WhatFitsIsFine) {
   RunConfig config;
