@@ -33,6 +33,11 @@ struct FakeGroup {
   int corrupt_bucket = -1;
   bool never_forms = false;
   int aborts ABSL_GUARDED_BY(mu) = 0;
+
+  int Aborts() {
+    absl::MutexLock lock(&mu);
+    return aborts;
+  }
   std::atomic<unsigned> hanging{0};  // bit r: rank r waits for hang_at_bucket
 };
 
@@ -188,7 +193,7 @@ TEST_F(NcclTransportTest, EveryBucketArrivesThroughTheTwoBuffers) {
   ASSERT_TRUE(received.ok()) << received;
   EXPECT_TRUE(assembly->complete());
   EXPECT_TRUE(assembly->VerifyTensors().ok());
-  EXPECT_EQ(group_.aborts, 0);
+  EXPECT_EQ(group_.Aborts(), 0);
 }
 
 TEST_F(NcclTransportTest, AGroupThatNeverFormsIsAbortedAtTheDeadline) {
@@ -198,7 +203,7 @@ TEST_F(NcclTransportTest, AGroupThatNeverFormsIsAbortedAtTheDeadline) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(status));
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("rank 1 of 2"), HasSubstr("the other ranks to join")));
-  EXPECT_EQ(group_.aborts, 1);
+  EXPECT_EQ(group_.Aborts(), 1);
 }
 
 TEST_F(NcclTransportTest, ABroadcastThatHangsIsAbortedByEveryRankAndNamed) {
@@ -209,7 +214,7 @@ TEST_F(NcclTransportTest, ABroadcastThatHangsIsAbortedByEveryRankAndNamed) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(received)) << received;
   EXPECT_THAT(std::string(received.message()),
               AllOf(HasSubstr("rank 1 of 2"), HasSubstr("bucket 3 of version 5")));
-  EXPECT_EQ(group_.aborts, 2);
+  EXPECT_EQ(group_.Aborts(), 2);
   EXPECT_EQ(assembly->next_bucket(), 3u);
 }
 
@@ -220,7 +225,7 @@ TEST_F(NcclTransportTest, AnErrorOfTheCommunicatorIsAStatusAndAbortsIt) {
   EXPECT_TRUE(absl::IsUnavailable(sent)) << sent;
   EXPECT_TRUE(absl::IsUnavailable(received)) << received;
   EXPECT_THAT(std::string(received.message()), HasSubstr("remote rank is gone"));
-  EXPECT_EQ(group_.aborts, 2);
+  EXPECT_EQ(group_.Aborts(), 2);
 }
 
 TEST_F(NcclTransportTest, ACorruptBucketIsNeverTaken) {
