@@ -81,7 +81,7 @@ grpc::Status ReadBatch(v1::Buffer::Stub* stub, grpc::ClientContext* context,
     reader->Finish();
     return ToGrpc(bad);
   }
-  const grpc::Status status = reader->Finish();
+  grpc::Status status = reader->Finish();
   if (status.ok() && !ended) {
     return grpc::Status(grpc::StatusCode::UNAVAILABLE, "the batch ended early");
   }
@@ -105,7 +105,7 @@ struct BufferClient::Impl {
     for (;;) {
       grpc::ClientContext context;
       SetDeadline(&context, timeout);
-      const absl::Status status =
+      absl::Status status =
           FromGrpc(call(&context), absl::StrCat(what, " on the buffer at ", options.address));
       if (status.ok() || !MayPass(status)) return status;
       const absl::Duration delay = backoff.Next();
@@ -183,8 +183,8 @@ absl::Status BufferClient::Release(const std::vector<LeaseName>& leases) {
   });
 }
 
-void BufferClient::Push(Trajectory trajectory, PushCallback done) {
-  impl_->Pushes()->Push(std::move(trajectory), std::move(done));
+void BufferClient::Push(const Trajectory& trajectory, PushCallback done) {
+  impl_->Pushes()->Push(trajectory, std::move(done));
 }
 
 absl::Status BufferClient::FlushPushes(absl::Duration timeout) {

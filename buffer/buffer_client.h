@@ -101,7 +101,7 @@ class BufferClient {
       std::function<void(absl::StatusOr<PushOutcome> outcome, const std::string& reason)>;
   // Sends without waiting for the confirmation; resends what was not confirmed when the stream
   // breaks. Blocks while 256 trajectories are unconfirmed.
-  void Push(Trajectory trajectory, PushCallback done);
+  void Push(const Trajectory& trajectory, PushCallback done);
   // Waits until everything pushed so far is confirmed. DEADLINE_EXCEEDED says how many are not.
   absl::Status FlushPushes(absl::Duration timeout);
 

@@ -192,7 +192,7 @@ void BufferCore::ProgressBatches(Actions* actions) {
         instruments_->staleness.Observe(static_cast<double>(groups_.StalenessOf(id, wait.version)));
       }
     }
-    Persist([reply = std::move(wait.reply), plan = std::move(plan)](absl::Status status) {
+    Persist([reply = std::move(wait.reply), plan = std::move(plan)](const absl::Status& status) {
       if (status.ok()) {
         reply(plan);
       } else {
@@ -238,7 +238,7 @@ void BufferCore::AnswerLease(LeaseWait wait) {
   for (LeaseGrant& grant : wait.grants) {
     result.leases.push_back(ToLease(std::move(grant), options_.groups.task));
   }
-  Persist([reply = std::move(wait.reply), result = std::move(result)](absl::Status status) {
+  Persist([reply = std::move(wait.reply), result = std::move(result)](const absl::Status& status) {
     if (status.ok()) {
       reply(result);
     } else {
@@ -285,7 +285,7 @@ void BufferCore::Persist(Done done) {
   change.meta = groups_.meta();
   GroupStore::Changes changes = change.groups;
   store_->Write(std::move(change), [this, changes = std::move(changes), before = write_failures_,
-                                    done = std::move(done)](absl::Status status) {
+                                    done = std::move(done)](const absl::Status& status) {
     OnPersisted(changes, before, done, std::move(status));
   });
 }
@@ -354,7 +354,7 @@ void BufferCore::Push(Trajectory trajectory, Reply<PushAnswer> reply) {
   }
   if (verdict.kind == PushVerdict::kDuplicate) {
     // The first copy may still be on its way to the disk: answer behind it.
-    Persist([this, reply = std::move(reply), begin](absl::Status status) {
+    Persist([this, reply = std::move(reply), begin](const absl::Status& status) {
       if (status.ok()) {
         Answer(reply, begin, PushAnswer{PushOutcome::kDuplicate, ""});
       } else {

@@ -85,8 +85,8 @@ class BufferCore {
   absl::StatusOr<std::vector<Trajectory>> ReadGroup(uint64_t group_id) {
     return store_->ReadGroup(group_id);
   }
-  void Commit(uint64_t step, Reply<uint64_t> reply);
-  void Rewind(uint64_t step, Reply<RewindResult> reply);
+  void Commit(uint64_t step, const Reply<uint64_t>& reply);
+  void Rewind(uint64_t step, const Reply<RewindResult>& reply);
   void SetVersion(int64_t version, bool finished, Done done);
 
   BufferStats Stats();

@@ -53,7 +53,7 @@ void BufferCore::Release(const std::string& server, const std::vector<LeaseName>
   for (const auto& action : actions) action();
 }
 
-void BufferCore::Commit(uint64_t step, Reply<uint64_t> reply) {
+void BufferCore::Commit(uint64_t step, const Reply<uint64_t>& reply) {
   Actions actions;
   {
     absl::MutexLock lock(&mu_);
@@ -61,14 +61,15 @@ void BufferCore::Commit(uint64_t step, Reply<uint64_t> reply) {
     if (!groups.ok()) {
       actions.push_back([reply, groups] { reply(groups); });
     } else {
-      Persist([reply, groups](absl::Status status) { reply(status.ok() ? groups : status); });
+      Persist(
+          [reply, groups](const absl::Status& status) { reply(status.ok() ? groups : status); });
       Progress(&actions);
     }
   }
   for (const auto& action : actions) action();
 }
 
-void BufferCore::Rewind(uint64_t step, Reply<RewindResult> reply) {
+void BufferCore::Rewind(uint64_t step, const Reply<RewindResult>& reply) {
   Actions actions;
   {
     absl::MutexLock lock(&mu_);
@@ -84,7 +85,7 @@ void BufferCore::Rewind(uint64_t step, Reply<RewindResult> reply) {
       actions.push_back([reply, returned] { reply(returned.status()); });
     } else {
       RewindResult result{*returned, groups_.meta().committed_step, groups_.meta().version};
-      Persist([reply, result](absl::Status status) {
+      Persist([reply, result](const absl::Status& status) {
         if (status.ok()) {
           reply(result);
         } else {

@@ -198,7 +198,7 @@ grpc::ServerUnaryReactor* BufferService::Release(grpc::CallbackServerContext* co
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   core_->Arrive(request->server(), request->instance());
   core_->Release(request->server(), NamesOf(request->leases()),
-                 [reactor](absl::Status status) { reactor->Finish(ToGrpc(status)); });
+                 [reactor](const absl::Status& status) { reactor->Finish(ToGrpc(status)); });
   return reactor;
 }
 
@@ -243,7 +243,7 @@ grpc::ServerUnaryReactor* BufferService::SetVersion(grpc::CallbackServerContext*
                                                     v1::SetVersionReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   core_->SetVersion(request->version(), request->finished(),
-                    [reactor](absl::Status status) { reactor->Finish(ToGrpc(status)); });
+                    [reactor](const absl::Status& status) { reactor->Finish(ToGrpc(status)); });
   return reactor;
 }
 

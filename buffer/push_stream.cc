@@ -46,7 +46,7 @@ PushStream::~PushStream() {
   FailAll(absl::CancelledError("the client was closed before the push was confirmed"));
 }
 
-void PushStream::Push(Trajectory trajectory, BufferClient::PushCallback done) {
+void PushStream::Push(const Trajectory& trajectory, BufferClient::PushCallback done) {
   auto request = std::make_shared<v1::PushRequest>();
   ToProto(trajectory, request->mutable_trajectory());
   const size_t bytes = request->ByteSizeLong();
@@ -121,7 +121,7 @@ grpc::Status PushStream::RunStream(bool* progress) {
     if (stopping_) context.TryCancel();
   }
   reader.join();
-  const grpc::Status status = stream->Finish();
+  grpc::Status status = stream->Finish();
   absl::MutexLock lock(&mu_);
   *progress = progress_;
   return status;

@@ -34,7 +34,7 @@ class PushStream {
   // What is not confirmed by now is answered with CANCELLED.
   ~PushStream();
 
-  void Push(Trajectory trajectory, BufferClient::PushCallback done);
+  void Push(const Trajectory& trajectory, BufferClient::PushCallback done);
   absl::Status Flush(absl::Duration timeout);
 
  private:

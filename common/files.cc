@@ -219,7 +219,8 @@ void MappedFile::Release(absl::Span<const std::byte> range) const {
   const uintptr_t begin = reinterpret_cast<uintptr_t>(range.data()) / page * page;
   const uintptr_t end = reinterpret_cast<uintptr_t>(range.data()) + range.size();
   // Advice: pages that stay are no error.
-  ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+  ::madvise(reinterpret_cast<void*>(begin), end - begin,  // NOLINT(performance-no-int-to-ptr)
+            MADV_DONTNEED);
 }
 
 MappedFile::~MappedFile() {

@@ -19,9 +19,11 @@
 // MR_ASSIGN_OR_RETURN(auto x, F()) assigns the value of a StatusOr or returns its error.
 #define MR_ASSIGN_OR_RETURN(lhs, expr) \
   MR_ASSIGN_OR_RETURN_IMPL(MR_STATUS_CONCAT(mr_statusor_, __LINE__), lhs, expr)
+// NOLINTBEGIN(bugprone-macro-parentheses): lhs may be a declaration, tmp is a name
 #define MR_ASSIGN_OR_RETURN_IMPL(tmp, lhs, expr) \
   auto tmp = (expr);                             \
   if (!tmp.ok()) return std::move(tmp).status(); \
   lhs = *std::move(tmp)
+// NOLINTEND(bugprone-macro-parentheses)
 
 #endif  // MILLRACE_COMMON_STATUS_MACROS_H_

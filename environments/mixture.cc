@@ -12,6 +12,7 @@ namespace {
 
 std::vector<double> Weights(const std::vector<MixturePart>& parts) {
   std::vector<double> weights;
+  weights.reserve(parts.size());
   for (const MixturePart& part : parts) weights.push_back(part.weight);
   return weights;
 }

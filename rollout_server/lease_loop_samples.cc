@@ -49,7 +49,7 @@ void LeaseLoop::State::FailGroup(const RunningGroup& group, const absl::Status& 
       absl::MutexLock lock(&mu);
       book.SampleEnded(NameOf(lease));
     }
-    Push(std::move(t));
+    Push(t);
   }
 }
 
@@ -106,20 +106,20 @@ void LeaseLoop::State::VerifyAndPush(EndedSample ended) {
   metrics.sampled_tokens.Increment(static_cast<double>(outcome.sample.token_ids.size()));
   metrics.response_tokens.Observe(static_cast<double>(outcome.sample.token_ids.size()));
   metrics.generate_seconds.Observe(outcome.sample.seconds);
-  Push(std::move(t));
+  Push(t);
 }
 
-void LeaseLoop::State::Push(Trajectory trajectory) {
+void LeaseLoop::State::Push(const Trajectory& trajectory) {
   metrics.Trajectories(trajectory.status).Increment();
   const TrajectoryKey key = trajectory.key;
   const bool last = trajectory.status == TrajectoryStatus::kFailed;
   const auto replacement =
       last ? nullptr : std::make_shared<Trajectory>(WithoutVerdict(trajectory));
-  parts.buffer->Push(std::move(trajectory),
-                     [self = shared_from_this(), key, replacement](
-                         absl::StatusOr<PushOutcome> outcome, const std::string& reason) {
-                       self->OnPushed(key, outcome, reason, replacement.get());
-                     });
+  parts.buffer->Push(
+      trajectory, [self = shared_from_this(), key, replacement](absl::StatusOr<PushOutcome> outcome,
+                                                                const std::string& reason) {
+        self->OnPushed(key, outcome, reason, replacement.get());
+      });
 }
 
 void LeaseLoop::State::PushReplacements() {
@@ -128,7 +128,7 @@ void LeaseLoop::State::PushReplacements() {
     absl::MutexLock lock(&mu);
     replacements.swap(to_replace);
   }
-  for (Trajectory& t : replacements) Push(std::move(t));
+  for (const Trajectory& t : replacements) Push(t);
 }
 
 void LeaseLoop::State::OnPushed(const TrajectoryKey& key,

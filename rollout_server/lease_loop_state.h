@@ -82,7 +82,7 @@ struct LeaseLoop::State : std::enable_shared_from_this<LeaseLoop::State> {
       ABSL_LOCKS_EXCLUDED(mu);
   void VerifyLoop() ABSL_LOCKS_EXCLUDED(mu);
   void VerifyAndPush(EndedSample ended) ABSL_LOCKS_EXCLUDED(mu);
-  void Push(Trajectory trajectory) ABSL_LOCKS_EXCLUDED(mu);
+  void Push(const Trajectory& trajectory) ABSL_LOCKS_EXCLUDED(mu);
   // `replacement`: pushed instead when the buffer refuses this one; nullptr for a replacement.
   void OnPushed(const TrajectoryKey& key, const absl::StatusOr<PushOutcome>& outcome,
                 const std::string& reason, Trajectory* replacement) ABSL_LOCKS_EXCLUDED(mu);

@@ -18,8 +18,8 @@ class ClientLeaseBuffer : public LeaseBuffer {
   absl::Status Release(const std::vector<LeaseName>& leases) override {
     return leases_->Release(leases);
   }
-  void Push(Trajectory trajectory, BufferClient::PushCallback done) override {
-    pushes_->Push(std::move(trajectory), std::move(done));
+  void Push(const Trajectory& trajectory, BufferClient::PushCallback done) override {
+    pushes_->Push(trajectory, std::move(done));
   }
   absl::Status FlushPushes(absl::Duration timeout) override {
     return pushes_->FlushPushes(timeout);

@@ -23,7 +23,7 @@ class LeaseBuffer {
   virtual absl::StatusOr<RenewResult> Renew(const std::vector<LeaseName>& leases) = 0;
   // With no leases: tells the buffer that this process is there.
   virtual absl::Status Release(const std::vector<LeaseName>& leases) = 0;
-  virtual void Push(Trajectory trajectory, BufferClient::PushCallback done) = 0;
+  virtual void Push(const Trajectory& trajectory, BufferClient::PushCallback done) = 0;
   virtual absl::Status FlushPushes(absl::Duration timeout) = 0;
 };
 

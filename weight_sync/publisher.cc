@@ -49,7 +49,8 @@ struct Publisher::Impl {
 
 Publisher::Publisher(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
-absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Start(Options options, Metrics* metrics) {
+absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Start(const Options& options,
+                                                            Metrics* metrics) {
   MR_RETURN_IF_ERROR(CheckOptions(options));
   auto impl = std::make_unique<Impl>();
   impl->options = options;

@@ -53,7 +53,7 @@ class Publisher {
     bool same_host = true;
     int copy_threads = 2;  // of Publish
   };
-  static absl::StatusOr<std::unique_ptr<Publisher>> Start(Options options, Metrics* metrics);
+  static absl::StatusOr<std::unique_ptr<Publisher>> Start(const Options& options, Metrics* metrics);
   ~Publisher();
 
   std::string control_address() const;  // host:port to give to members

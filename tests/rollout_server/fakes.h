@@ -90,14 +90,14 @@ class FakeBuffer : public LeaseBuffer {
     for (const LeaseName& name : leases) released_.insert(name.group_id);
     return absl::OkStatus();
   }
-  void Push(Trajectory trajectory, BufferClient::PushCallback done) override {
+  void Push(const Trajectory& trajectory, BufferClient::PushCallback done) override {
     PushOutcome outcome;
     {
       absl::MutexLock lock(&mu_);
       const bool refuse = refused_.count(trajectory.key.group_id) > 0 ||
                           (refuse_verdicts_ && trajectory.status != TrajectoryStatus::kFailed);
       outcome = refuse ? PushOutcome::kRefused : PushOutcome::kStored;
-      pushed_.push_back(std::move(trajectory));
+      pushed_.push_back(trajectory);
     }
     done(outcome, outcome == PushOutcome::kRefused ? "lease expired" : "");
   }
