@@ -285,7 +285,7 @@ void BufferCore::Persist(Done done) {
   change.meta = groups_.meta();
   GroupStore::Changes changes = change.groups;
   store_->Write(std::move(change), [this, changes = std::move(changes), before = write_failures_,
-                                    done = std::move(done)](const absl::Status& status) {
+                                    done = std::move(done)](absl::Status status) {
     OnPersisted(changes, before, done, std::move(status));
   });
 }
