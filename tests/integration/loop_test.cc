@@ -75,6 +75,8 @@ TEST(LoopTest, ALateRolloutServerGetsTheNewestVersionAndTakesPart) {
   ASSERT_TRUE(run.WaitForStep(3).ok()) << run.Output();
   const auto buffer = run.Endpoint("buffer"), learner = run.Endpoint("learner");
   ASSERT_TRUE(buffer.ok() && learner.ok());
+  // On a busy machine the run would be over before the late one is up.
+  ASSERT_TRUE(run.Signal("rollout-0", SIGSTOP).ok());
   ChildProcess late;
   late.Start(
       {Program("millrace-rollout"), "--config", run.dir() + "/config.toml", "--run-dir", run.dir(),
@@ -85,6 +87,7 @@ TEST(LoopTest, ALateRolloutServerGetsTheNewestVersionAndTakesPart) {
                   [&] { return run.Audit().trajectories_by_server.contains("rollout-late"); })
           .ok())
       << ReadWhole(run.dir() + "/late.log");
+  ASSERT_TRUE(run.Signal("rollout-0", SIGCONT).ok());
   const auto code = run.WaitForEnd();
   ASSERT_TRUE(code.ok() && *code == 0) << run.Output();
   ExpectExactlyOnce(run, 40);

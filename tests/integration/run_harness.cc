@@ -217,11 +217,11 @@ absl::StatusOr<nlohmann::json> TrainRun::Endpoint(const std::string& name) const
   return parsed;
 }
 
-absl::Status TrainRun::Kill(const std::string& name) {
+absl::Status TrainRun::Signal(const std::string& name, int signal) {
   absl::StatusOr<nlohmann::json> endpoint = Endpoint(name);
   if (!endpoint.ok()) return endpoint.status();
-  if (kill((*endpoint)["pid"].get<pid_t>(), SIGKILL) != 0) {
-    return absl::InternalError(absl::StrCat("could not kill ", name));
+  if (kill((*endpoint)["pid"].get<pid_t>(), signal) != 0) {
+    return absl::InternalError(absl::StrCat("could not signal ", name));
   }
   return absl::OkStatus();
 }

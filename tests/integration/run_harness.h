@@ -4,6 +4,7 @@
 #ifndef MILLRACE_TESTS_INTEGRATION_RUN_HARNESS_H_
 #define MILLRACE_TESTS_INTEGRATION_RUN_HARNESS_H_
 
+#include <signal.h>
 #include <sys/types.h>
 
 #include <cstdint>
@@ -77,8 +78,9 @@ class TrainRun {
   absl::StatusOr<int> WaitForEnd(absl::Duration timeout = absl::Seconds(120));
   // Parsed endpoints/<name>.json; NOT_FOUND when there is none.
   absl::StatusOr<nlohmann::json> Endpoint(const std::string& name) const;
-  // SIGKILLs the child `name` (by its endpoint file).
-  absl::Status Kill(const std::string& name);
+  // To the child `name` (by its endpoint file).
+  absl::Status Signal(const std::string& name, int signal);
+  absl::Status Kill(const std::string& name) { return Signal(name, SIGKILL); }
   std::vector<nlohmann::json> Metrics() const;  // parsed metrics.jsonl, grpo lines
   nlohmann::json Summary() const;
   StoreAudit Audit() const;
