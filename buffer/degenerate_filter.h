@@ -21,9 +21,6 @@ inline constexpr absl::string_view kDropFailed = "failed";
 inline constexpr absl::string_view kDropStale = "stale";
 inline constexpr absl::string_view kDropAttempts = "attempts_exhausted";
 
-// Rewards closer than this are equal, in reward units.
-inline constexpr double kRewardTolerance = 1e-6;
-
 struct MemberVerdict {
   TrajectoryStatus status = TrajectoryStatus::kCompleted;
   double reward = 0;

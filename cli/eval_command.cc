@@ -20,6 +20,7 @@
 #include "common/files.h"
 #include "common/status_macros.h"
 #include "environments/run_task.h"
+#include "evaluation/interval.h"
 #include "evaluation/report.h"
 
 namespace millrace {
@@ -142,9 +143,9 @@ Json ReportToJson(const Settings& settings, const EvaluationOutcome& outcome) {
   return json;
 }
 
-std::string FormatShare(const Json& share) {
-  return absl::StrFormat("%.1f %% (95 %%: %.1f %% to %.1f %%)", 100 * share["value"].get<double>(),
-                         100 * share["low"].get<double>(), 100 * share["high"].get<double>());
+std::string FormatShareReport(const Json& share) {
+  return FormatShare(share["value"].get<double>(),
+                     {share["low"].get<double>(), share["high"].get<double>()});
 }
 
 void PrintReport(const Json& json) {
@@ -158,9 +159,9 @@ void PrintReport(const Json& json) {
   }
   if (json.contains("pass_at")) {
     for (const Json& pass : json["pass_at"]) {
-      row(absl::StrCat("pass@", pass["k"].get<int64_t>()), FormatShare(pass));
+      row(absl::StrCat("pass@", pass["k"].get<int64_t>()), FormatShareReport(pass));
     }
-    if (json.contains("mixed_groups")) row("mixed groups", FormatShare(json["mixed_groups"]));
+    if (json.contains("mixed_groups")) row("mixed groups", FormatShareReport(json["mixed_groups"]));
     row("answers",
         absl::StrFormat("%.1f tokens, %.1f %% cut off", json["tokens_mean"].get<double>(),
                         100 * json["truncated_fraction"].get<double>()));

@@ -11,6 +11,9 @@
 
 namespace millrace {
 
+// Rewards closer than this are equal, in reward units.
+inline constexpr double kRewardTolerance = 1e-6;
+
 // Names one attempt at one member of one group; pushing the same key again changes nothing.
 struct TrajectoryKey {
   std::string run;

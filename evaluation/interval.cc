@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/str_format.h"
+
 namespace millrace {
 
 Interval WilsonInterval(double p, double n, double z) {
@@ -55,6 +57,11 @@ Proportion ClusteredProportion(absl::Span<const ProblemResult> problems, double 
   result.effective_samples = n / result.design_effect;
   result.interval = WilsonInterval(p, result.effective_samples, z);
   return result;
+}
+
+std::string FormatShare(double share, const Interval& interval) {
+  return absl::StrFormat("%.1f %% (95 %%: %.1f %% to %.1f %%)", 100 * share, 100 * interval.low,
+                         100 * interval.high);
 }
 
 bool Touch(const Interval& a, const Interval& b) { return a.low <= b.high && b.low <= a.high; }

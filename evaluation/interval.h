@@ -3,6 +3,7 @@
 #define MILLRACE_EVALUATION_INTERVAL_H_
 
 #include <cstdint>
+#include <string>
 
 #include "absl/types/span.h"
 
@@ -49,6 +50,9 @@ Proportion ClusteredProportion(absl::Span<const ProblemResult> problems, double 
 
 // `samples` independent trials.
 Proportion SimpleProportion(int64_t samples, int64_t correct, double z = kZ95);
+
+// "10.0 % (95 %: 5.5 % to 17.4 %)".
+std::string FormatShare(double share, const Interval& interval);
 
 // Whether two intervals have a point in common; ones that do not touch are a difference that
 // needs no further test.

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/trajectory.h"
 
 namespace millrace {
 namespace {
@@ -13,7 +14,6 @@ constexpr double kHardlyEver = 0.02;
 constexpr double kNearlyAlways = 0.98;
 constexpr double kFewMixed = 0.2;
 constexpr double kMostly = 0.9;
-constexpr double kRewardTolerance = 1e-6;  // as the buffer's filter of degenerate groups has it
 constexpr int64_t kFewProblems = 30;
 
 using Json = nlohmann::ordered_json;
@@ -23,10 +23,8 @@ std::string Percent(double fraction) { return absl::StrFormat("%.1f %%", 100 * f
 // "10.0 % (95 %: 5.5 % to 17.4 %) of the groups of 8 have rewards that differ, so a step samples
 // about 10 groups for each that it trains on".
 std::string MixedGroups(const EvaluationReport& report, int64_t k) {
-  const Interval& interval = report.mixed_interval;
-  std::string text =
-      absl::StrCat(Percent(report.mixed), " (95 %: ", Percent(interval.low), " to ",
-                   Percent(interval.high), ") of the groups of ", k, " have rewards that differ");
+  std::string text = absl::StrCat(FormatShare(report.mixed, report.mixed_interval),
+                                  " of the groups of ", k, " have rewards that differ");
   if (report.mixed > 0 && report.mixed < 0.5) {
     absl::StrAppend(&text, ", so a step samples about ", std::lround(1 / report.mixed),
                     " groups for each that it trains on");
@@ -42,6 +40,19 @@ bool Mostly(double share, const EvaluationReport& report) {
 
 bool AtLeast(const std::optional<Proportion>& proportion, double least) {
   return proportion.has_value() && proportion->accuracy >= least;
+}
+
+std::string TooHard(const EvaluationReport& report, const PassAt& pass) {
+  std::string text =
+      absl::StrCat("too hard for this model: pass@", pass.k, " is ", Percent(pass.value), ", and ",
+                   MixedGroups(report, pass.k),
+                   ". Warm it up on demonstrations first (millrace sft), or take a bigger model");
+  if (pass.value > kHardlyEver) absl::StrAppend(&text, "; larger groups may help too");
+  if (report.truncated_fraction >= 0.5) {  // not hardly ever right then, which is cut_off
+    absl::StrAppend(&text, "; so may longer answers, ", Percent(report.truncated_fraction),
+                    " end at the length limit");
+  }
+  return text;
 }
 
 // Samples of the problem with the fewest; 0 when there is none.
@@ -160,28 +171,19 @@ Advice AdviceFor(const EvaluationReport& report) {
   } else if ((AtLeast(report.greedy, kNearlyAlways) && !hardly_ever) ||
              AtLeast(report.sampled, kNearlyAlways) || all_right) {
     advice.verdict = "saturated";
-    advice.text =
-        all_right || !grouped
-            ? "saturated: the model can do this already, so nearly every group would be all right "
-              "and be dropped. Take a harder task, or a mixture"
-            : absl::StrCat(
-                  "saturated: most answers are right already; training would only make the samples "
-                  "agree with them (",
-                  MixedGroups(report, pass.k), "). Take a harder task, or a mixture");
+    advice.text = all_right || !grouped
+                      ? "saturated: the model can do this already, so nearly every group would be "
+                        "all right and be dropped. Take a harder task, or a mixture"
+                      : absl::StrCat(
+                            "saturated: most answers are right already; training would "
+                            "only make the samples agree with them (",
+                            MixedGroups(report, pass.k), "). Take a harder task, or a mixture");
   } else if (!grouped) {
     advice.verdict = "unknown";
     advice.text = "two samples a problem or more are needed to say whether this can be trained on";
   } else if (few_mixed && Mostly(report.all_wrong, report)) {
     advice.verdict = "too_hard";
-    advice.text = absl::StrCat(
-        "too hard for this model: pass@", pass.k, " is ", Percent(pass.value), ", and ",
-        MixedGroups(report, pass.k),
-        ". Warm it up on demonstrations first (millrace sft), or take a bigger model",
-        hardly_ever ? "" : "; larger groups may help too",
-        report.truncated_fraction >= 0.5
-            ? absl::StrCat("; so may longer answers, ", Percent(report.truncated_fraction),
-                           " end at the length limit")
-            : "");
+    advice.text = TooHard(report, pass);
   } else if (few_mixed) {
     advice.verdict = "weak";
     advice.text = absl::StrCat("weak signal: ", MixedGroups(report, pass.k),

@@ -21,8 +21,8 @@
 namespace millrace {
 namespace {
 
-// The memory that a thread takes on at a time: of two that first touch a page at the same time both
-// clear one, and what was just read is converted while it is in the caches.
+// The memory that a thread takes on at a time: of two that first touch a page at the same time each
+// clears one, and what was just read is converted while it is in the caches.
 constexpr uintptr_t kHugePage = 1 << 21;
 
 // Whole pages of memory that is about to be written from end to end.
